@@ -2,7 +2,8 @@
  * A model on disk: one GGUF file, or a Hugging Face folder (config.json, tokenizer.json,
  * *.safetensors). The file is mapped read-only; tensors point into the map.
  *
- * The conductor opens with MODEL_NO_WEIGHTS: config, tokenizer and template only.
+ * The conductor opens with MODEL_NO_WEIGHTS: config, tokenizer and template only. There are no
+ * tensors then, and the fingerprint and kv_format are not those of the nodes.
  */
 #ifndef BATON_MODEL_MODEL_H
 #define BATON_MODEL_MODEL_H
@@ -89,7 +90,7 @@ void model_kv_shape(const struct model *model, uint32_t block_tokens, struct kv_
 /* kv_format = SHA-256(fingerprint, adapter (none: ""), layer groups, block_tokens, rope, version). */
 void model_kv_format(const struct model *model, const struct kv_shape *shape, uint8_t ret_digest[32]);
 
-/* Dequantises a row's @count elements from @first (a multiple of the type's block) to f32. */
+/* Dequantises a whole row: column_count values. */
 void tensor_row_f32(const struct tensor *tensor, uint32_t row, float ret_values[]);
 size_t tensor_row_bytes(enum tensor_type type, uint32_t column_count); /* 0: not a whole number of blocks */
 const char *tensor_type_name(enum tensor_type type);
