@@ -1,7 +1,9 @@
-#include "node/node.h"
-#include "roles.h"
+/* Either daemon can play either role: a role is a setting, and a flip a change of state. */
+#include "decode-node/maker.h"
+#include "prefill-node/maker.h"
 
 int main(int argc, char **argv)
 {
-	return node_main(argc, argv, "decode-node", NODE_ROLE_DECODE, node_makers, NODE_MAKER_COUNT);
+	const struct node_role_maker makers[] = { decode_maker, prefill_maker };
+	return node_main(argc, argv, "decode-node", NODE_ROLE_DECODE, makers, 2);
 }

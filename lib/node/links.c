@@ -175,7 +175,6 @@ static void conductor_lost(struct conductor_link *link)
 static void conductor_on_close(struct wire_conn *conn, int reason, void *context)
 {
 	struct conductor_link *link = context;
-	struct node *node = link->node;
 	if (link->conn != conn)
 		return;
 	link->conn = NULL;
