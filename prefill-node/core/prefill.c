@@ -476,7 +476,8 @@ static int slot_init(struct prefill *p, struct prefill_slot *slot)
 
 int prefill_new(const struct prefill_config *config, struct kv_node *node, struct prefill **ret_prefill)
 {
-	if (!config->model || !config->requests_max || !config->chunk_tokens || !config->max_model_len ||
+	if (!config->model || !config->requests_max || !config->chunk_tokens || !config->ahead_tokens ||
+	    !config->max_model_len ||
 	    !config->layer_count || config->eos_count > NODE_EOS_MAX)
 		return -EINVAL;
 	struct prefill *p = calloc(1, sizeof *p);
