@@ -481,3 +481,8 @@ void decode_free(struct decode *d)
 	free(d->seats);
 	free(d);
 }
+
+void decode_renew(struct decode *d, uint64_t incarnation)
+{
+	d->config.incarnation = incarnation;
+}

@@ -513,3 +513,8 @@ void prefill_free(struct prefill *p)
 	free(p->slots);
 	free(p);
 }
+
+void prefill_renew(struct prefill *p, uint64_t incarnation)
+{
+	p->config.incarnation = incarnation;
+}
