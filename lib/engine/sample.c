@@ -17,7 +17,7 @@
 /* exp of x <= 0 in f32 operations that compilers vectorise; -87 and below give 0. */
 static inline float exp_falling(float x)
 {
-	float clamped = x < -87.0f ? -87.0f : x;
+	float clamped = x < -87.0f ? -87.0f : x > 0.0f ? 0.0f : x; /* above the best: banned */
 	float n = clamped * 1.44269504088896341f + 12582912.0f; /* 1.5 * 2^23: rounds to even */
 	uint32_t bits;
 	memcpy(&bits, &n, sizeof bits);
