@@ -168,6 +168,7 @@ struct conductor_event {
 	const struct conductor_report *report;
 	const struct conductor_submit *submit;
 	const struct conductor_measured *measured;
+	int result; /* the shell's: what the step answered */
 };
 
 enum conductor_action_kind {

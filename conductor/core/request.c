@@ -167,14 +167,14 @@ static bool tokens_in_order(const struct dispatch *dispatch, const struct choice
 	bool from_prefill = node_id_equal(dispatch->prefill, event->node);
 	bool from_decode = node_id_equal(dispatch->decode, event->node);
 
-	if (choice->finish || event->count > max_tokens ||
-	    event->position > max_tokens - event->count)
+	if (event->count > max_tokens || event->position > max_tokens - event->count)
 		return false;
 	if (!event->count && (!event->finish || event->position != choice->next || !from_decode))
 		return false;
 	if (from_prefill && !choice->has_first && event->position == choice->base)
-		return event->count == 1 || from_decode;
-	return from_decode && event->position == choice->next;
+		return from_decode ||
+		       (event->count == 1 && !(event->finish && choice->next > choice->base + 1));
+	return from_decode && event->position == choice->next && !choice->finish;
 }
 
 static void dispatch_advance(struct conductor *core, struct request *request,
@@ -268,9 +268,11 @@ int conductor__tokens(struct conductor *core, const struct conductor_event *even
 	}
 	dispatch_advance(core, request, dispatch, first);
 	choice->next = MAX(choice->next, end);
-	choice->finish = event->finish;
-	choice->has_stop_id = event->has_stop_id;
-	choice->stop_id = event->stop_id;
+	if (event->finish) {
+		choice->finish = event->finish;
+		choice->has_stop_id = event->has_stop_id;
+		choice->stop_id = event->stop_id;
+	}
 	if (!choice->finish && choice->next == request->facts.max_tokens)
 		choice->finish = CONDUCTOR_LENGTH;
 	struct conductor_action *action = conductor__act(core, ACTION_KEEP);
