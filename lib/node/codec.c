@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "proto/arena.h"
-#include "proto/baton.pb-c.h"
+#include <baton.pb-c.h>
 #include "proto/frame.h"
 
 /* A 4 MiB body of packed varints unpacks to at most four times itself; and as much again for the
