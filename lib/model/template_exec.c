@@ -134,17 +134,6 @@ static int exec_turn(struct render *r, const struct node *node, struct loop *loo
 	return error;
 }
 
-static size_t loop_depth(const struct render *r, const char *name)
-{
-	for (const struct frame *frame = r->frame; frame; frame = frame->parent) {
-		for (const struct binding *b = frame->bindings; b; b = b->next) {
-			if (b->name == name && b->value.kind == VALUE_LOOP)
-				return b->value.loop->depth;
-		}
-	}
-	return 0;
-}
-
 static int exec_for(struct render *r, const struct node *node, enum flow *ret_flow)
 {
 	struct value iterable;
@@ -161,7 +150,7 @@ static int exec_for(struct render *r, const struct node *node, enum flow *ret_fl
 	/* compile() interned it, so a template that says loop has this very pointer. */
 	const char *name = template__intern((struct chat_template *)r->t, "loop", 4, false);
 	struct frame *frame = r->frame;
-	*loop = (struct loop){ .list = items, .depth = loop_depth(r, name) + 1 };
+	*loop = (struct loop){ .list = items };
 	for (; loop->index < items->count && error >= 0; loop->index++) {
 		enum flow flow = FLOW_NEXT;
 		error = push_frame(r, frame);

@@ -271,7 +271,7 @@ static void split_words(struct parts *p, struct string s, int64_t limit)
 		       !utf8_is_space(character, true))
 			end += utf8_bytes(s.data[end]);
 		if (limit-- == 0) {
-			add_part(p, string_strip(s, blank, STRIP_RIGHT));
+			add_part(p, s);
 			return;
 		}
 		add_part(p, string_part(s, 0, end));

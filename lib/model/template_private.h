@@ -92,7 +92,7 @@ struct dict {
 
 struct loop {
 	const struct list *list;
-	size_t index, depth;
+	size_t index;
 	struct value changed; /* what loop.changed() saw last */
 };
 

@@ -404,8 +404,8 @@ static int loop_attribute(struct render *r, const struct loop *loop, const char 
 		{ "length", template__int(count) },
 		{ "revindex", template__int(count - index) },
 		{ "revindex0", template__int(count - index - 1) },
-		{ "depth", template__int((int64_t)loop->depth) },
-		{ "depth0", template__int((int64_t)loop->depth - 1) },
+		{ "depth", template__int(1) }, /* only recursive loops go deeper */
+		{ "depth0", template__int(0) },
 	};
 	for (size_t i = 0; i < ARRAY_COUNT(attributes); i++) {
 		if (strcmp(name, attributes[i].name) == 0) {
