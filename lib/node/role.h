@@ -317,6 +317,7 @@ struct node_action {
 		struct {
 			const struct node_token *v;
 			uint32_t count; /* 0: facts only */
+			bool want_logprobs;
 			bool has_prefill; /* p, with its first tokens */
 			uint32_t cached_tokens;
 			uint64_t prefill_ns, queue_ns;
