@@ -117,6 +117,12 @@ struct bridge {
 	struct metrics *metrics;
 };
 
+/* The rings of @front_count fronts; the async handles are their loops' business.
+ * Return: 0, or -1 when memory is short. */
+int bridge_init(struct bridge *bridge, uint32_t front_count, struct metrics *metrics);
+/* Both sides have stopped; messages still in the rings are freed. */
+void bridge_fini(struct bridge *bridge);
+
 /* Front side. false: the ring is full (answer 503); the message stays the caller's. */
 bool bridge_to_core(struct bridge *bridge, uint32_t front, struct bridge_message *message);
 

@@ -4,12 +4,14 @@
  *
  * Entries form trees along the prefixes: each knows its parent and counts its children. Only a
  * leaf may be removed, so a parent never goes before its child (a child whose parent is gone
- * could not be found). Cached blocks stand in a list, the one unused for longest first;
- * sequences let go of their last block first, so children stand before their parents in it.
+ * could not be found). Cached blocks stand in a list, the one unused for longest first. Whoever
+ * references a block references its parent too (kv_sequence_commit) and lets go of the child
+ * first, so the oldest is always a leaf and every cached block can be had by evicting in order.
  *
  * Invariants (kv_index_check)
  *   I1  The map holds exactly the entries that are present, each under its own key.
  *   I2  A present entry's parent is present, and children counts are exact.
+ *   I3  A listed entry's children are listed, older than it.
  */
 #ifndef BATON_KV_INDEX_H
 #define BATON_KV_INDEX_H
@@ -60,7 +62,7 @@ void kv_index_remove(struct kv_index *index, kv_block_id block); /* a leaf, not 
 
 void kv_index_list(struct kv_index *index, kv_block_id block);   /* unreferenced now: newest */
 void kv_index_unlist(struct kv_index *index, kv_block_id block); /* referenced again, or going */
-/* The listed leaf unused for longest. */
+/* The one unused for longest; a leaf (I3). */
 bool kv_index_victim(const struct kv_index *index, kv_block_id *ret_block);
 
 void kv_index_check(const struct kv_index *index);

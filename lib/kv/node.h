@@ -25,9 +25,13 @@ void kv_node_fini(struct kv_node *node);
 int kv_node_take(struct kv_node *node, enum kv_block_state state, kv_block_id *ret_block);
 void kv_node_ref(struct kv_node *node, kv_block_id block);
 void kv_node_unref(struct kv_node *node, kv_block_id block);
-/* A complete block of a sequence becomes known under its key, unless another one has it. */
+/* A complete block becomes known under its key, unless another one has it. */
 void kv_node_commit(struct kv_node *node, kv_block_id block, const struct kv_key *parent,
 		    const struct kv_key *key);
+static inline bool kv_node_committed(const struct kv_node *node, kv_block_id block)
+{
+	return kv_pool_block(&node->pool, block)->committed;
+}
 /* Blocks that could be had: free and evictable. */
 uint32_t kv_node_available(const struct kv_node *node);
 

@@ -279,7 +279,7 @@ static void test_refused(void **state)
 		{ "GET /ec%4 HTTP/1.1\r\n" HOST "\r\n", "HTTP/1.1 400" },
 		{ "GET /echo HTTP/2.0\r\n" HOST "\r\n", "HTTP/1.1 " },
 		{ "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/1.1 " },
-		{ "GET /echo\r\n\r\n", "HTTP/1.1 400" },
+		{ "GET /echo\r\n\r\n", "HTTP/1.1 505" },
 		{ "\x16\x03\x01 hello tls", "HTTP/1.1 400" },
 		{ "GET /echo HTTP/1.1\r\n" HOST "Bad Name: x\r\n\r\n", "HTTP/1.1 400" },
 		{ "CONNECT x:80 HTTP/1.1\r\n" HOST "\r\n", "HTTP/1.1 400" },
