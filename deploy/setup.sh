@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shell functions that quickstart and tests/run share: Debian packages, the Python environment,
 # the demo model, a build with a progress bar. Sourced; the caller sets -euo pipefail and ROOT.
 
@@ -17,11 +18,13 @@ die() {
 
 # setup_packages FILE...: installs what these lists name and dpkg does not have.
 setup_packages() {
-	local wanted missing=() sudo=() package progress=()
+	local wanted have missing=() sudo=() package progress=()
 	wanted=$(sed 's/#.*//' "$@" | tr -s '[:space:]' '\n' | sort -u)
+	# One question for all; dpkg-query complains of names it never heard of.
+	# shellcheck disable=SC2086
+	have=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' $wanted 2>/dev/null | sed -n 's/ installed$//p' || true)
 	for package in $wanted; do
-		dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
-			missing+=("$package")
+		grep -qxF -- "$package" <<<"$have" || missing+=("$package")
 	done
 	[ ${#missing[@]} -eq 0 ] && return 0
 	command -v apt-get >/dev/null ||
@@ -96,19 +99,24 @@ PYTHON
 	printf '%s\n' "$file"
 }
 
-# setup_build DIR MESON_OPTION...: configures once and builds, with one bar that moves.
+# setup_build DIR MESON_OPTION... [-- TARGET...]: configures once and builds, with one bar that moves.
 setup_build() {
-	local dir=$1 log
+	local dir=$1 log options=()
 	shift
+	while [ $# -gt 0 ] && [ "$1" != -- ]; do
+		options+=("$1")
+		shift
+	done
+	[ $# -gt 0 ] && shift
 	mkdir -p "$dir"
 	log=$dir/build.log
 	if [ ! -f "$dir/build.ninja" ]; then
-		meson setup "$dir" "$ROOT" "$@" >"$log" 2>&1 || {
+		meson setup "$dir" "$ROOT" "${options[@]}" >"$log" 2>&1 || {
 			tail -n 30 "$log" >&2
 			die "meson could not configure $dir"
 		}
 	fi
-	if ! NINJA_STATUS='[%f/%t] ' ninja -C "$dir" 2>&1 | tee "$log" | setup_bar; then
+	if ! NINJA_STATUS='[%f/%t] ' ninja -C "$dir" "$@" 2>&1 | tee "$log" | setup_bar; then
 		grep -v '^\[' "$log" | tail -n 60 >&2
 		die "the build failed; the whole log is $log"
 	fi

@@ -88,9 +88,19 @@ static const char *row_guess(const struct settings *settings, const char *name, 
 	return best;
 }
 
+const char *settings__program(const struct settings *settings, char room[96])
+{
+	if (settings->program)
+		return settings->program;
+	snprintf(room, 96, "baton-%s", settings->daemon);
+	return room;
+}
+
 static int fail(const struct load *load, const char *source, const char *problem)
 {
-	fprintf(stderr, "baton-%s: %s: %s\n", load->settings->daemon, source, problem);
+	char room[96];
+
+	fprintf(stderr, "%s: %s: %s\n", settings__program(load->settings, room), source, problem);
 	return -EINVAL;
 }
 
@@ -342,12 +352,14 @@ static int load_flags(struct load *load, int argc, char **argv, bool apply)
 
 static void print(const struct load *load)
 {
+	char room[96];
+
 	switch (load->print) {
 	case PRINT_HELP:
 		settings__print_help(load->settings, stdout);
 		break;
 	case PRINT_VERSION:
-		printf("baton-%s %s\n", load->settings->daemon, baton_version);
+		printf("%s %s\n", settings__program(load->settings, room), baton_version);
 		break;
 	case PRINT_CONFIG:
 		settings_print(load->settings, load->config, stdout);

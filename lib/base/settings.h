@@ -45,6 +45,7 @@ struct settings {
 	const char *positional; /* name of the setting that one bare argument sets, or NULL */
 	const struct setting *rows;
 	size_t row_count;
+	const char *program; /* how it calls itself; NULL: baton-DAEMON */
 };
 
 /*

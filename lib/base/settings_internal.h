@@ -16,6 +16,9 @@ void settings__value_format(const struct setting *row, const void *config, struc
 /* "0 to 65535", "one of: auto, shm, tcp", ... */
 void settings__value_describe(const struct setting *row, struct buf *out);
 
+/* How the program calls itself; @room for it where that is made up. */
+const char *settings__program(const struct settings *settings, char room[96]);
+
 void settings__print_help(const struct settings *settings, FILE *out);
 void settings__print_sample(const struct settings *settings, FILE *out);
 void settings__print_docs(const struct settings *settings, FILE *out);

@@ -79,13 +79,13 @@ static void print_row_help(const struct setting *row, FILE *out)
 
 void settings__print_help(const struct settings *settings, FILE *out)
 {
-	char prefix[64];
+	char prefix[64], room[96];
+	const char *program = settings__program(settings, room);
 
 	snprintf(prefix, sizeof prefix, "%s", settings->daemon);
 	for (char *at = prefix; *at; at++)
 		*at = *at == '-' ? '_' : *at >= 'a' && *at <= 'z' ? (char)(*at - 'a' + 'A') : *at;
-	fprintf(out, "baton-%s: %s\n\nUsage: baton-%s [OPTIONS]", settings->daemon, settings->summary,
-		settings->daemon);
+	fprintf(out, "%s: %s\n\nUsage: %s [OPTIONS]", program, settings->summary, program);
 	if (settings->positional)
 		fprintf(out, " [%s]", settings->positional);
 	fprintf(out, "\n\n");
@@ -157,8 +157,10 @@ void settings_print(const struct settings *settings, const void *config, FILE *o
 
 void settings__print_sample(const struct settings *settings, FILE *out)
 {
-	fprintf(out, "# baton-%s: %s\n# Copy to /etc/baton/%s.conf; what stays commented out keeps its default.\n",
-		settings->daemon, settings->summary, settings->daemon);
+	char room[96];
+
+	fprintf(out, "# %s: %s\n# Copy to /etc/baton/%s.conf; what stays commented out keeps its default.\n",
+		settings__program(settings, room), settings->summary, settings->daemon);
 	for (size_t i = 0; i < settings->row_count; i++) {
 		const struct setting *row = &settings->rows[i];
 		struct buf text;
@@ -173,8 +175,10 @@ void settings__print_sample(const struct settings *settings, FILE *out)
 
 void settings__print_docs(const struct settings *settings, FILE *out)
 {
-	fprintf(out, "## baton-%s\n\n%s\n\n| setting | default | meaning |\n|---|---|---|\n", settings->daemon,
-		settings->summary);
+	char room[96];
+
+	fprintf(out, "## %s\n\n%s\n\n| setting | default | meaning |\n|---|---|---|\n",
+		settings__program(settings, room), settings->summary);
 	for (size_t i = 0; i < settings->row_count; i++) {
 		const struct setting *row = &settings->rows[i];
 		struct buf text;

@@ -448,12 +448,17 @@ static int load_specials(struct gguf *g)
 			return error;
 		model__add_eos(g->model, id);
 	}
-	/* Absent flags mean what SentencePiece does by default. */
+	/* Absent flags mean what the tokenizer does by default. */
 	bool spm = v->kind == VOCAB_SPM;
-	if ((error = get_bool(g, "tokenizer.ggml.add_bos_token", spm, &c->add_bos)) < 0 ||
+	bool add_bos = spm || v->default_add_bos;
+	if ((error = get_bool(g, "tokenizer.ggml.add_bos_token", add_bos, &c->add_bos)) < 0 ||
 	    (error = get_bool(g, "tokenizer.ggml.add_eos_token", false, &c->add_eos)) < 0)
 		return error;
-	return get_bool(g, "tokenizer.ggml.add_space_prefix", spm, &v->add_space_prefix);
+	bool prefix;
+	if ((error = get_bool(g, "tokenizer.ggml.add_space_prefix", spm, &prefix)) < 0)
+		return error;
+	v->space_prefix = spm && prefix ? SPACE_PREFIX_ALWAYS : SPACE_PREFIX_NONE;
+	return 0;
 }
 
 static int load_vocab(struct gguf *g)

@@ -95,13 +95,13 @@ int node_config_load(struct node_config *config, const char *daemon, enum node_r
 			own_rows[i].initial = roles[role - 1];
 	settings = (struct settings){
 		.daemon = daemon,
-		.summary = role == NODE_PREFILL ? "computes prompts and sends their KV to decode nodes"
+		.summary = role == NODE_ROLE_PREFILL ? "computes prompts and sends their KV to decode nodes"
 						: "receives KV and generates tokens",
 		.rows = own_rows,
 		.row_count = ARRAY_COUNT(own_rows),
 	};
 	int status = settings_load(&settings, argc, argv, config);
-	config->role += NODE_PREFILL; /* choices count from 0 */
+	config->role += NODE_ROLE_PREFILL; /* choices count from 0 */
 	return status;
 }
 

@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum node_role { NODE_PREFILL = 1, NODE_DECODE = 2, NODE_BOTH = 3 }; /* as Hello.role */
+#include "node/role.h"
+
 
 struct node_config {
 	const char *model, *served_model_name, *node, *conductors, *cluster_key_file, *state_dir;
