@@ -144,6 +144,10 @@ static void on_command(uv_async_t *async)
 	struct front *front = async->data;
 	if (atomic_load(&front->fronts->drain))
 		front_drain(front);
+	if (atomic_load(&front->fronts->abort)) {
+		api_abort_all(front);
+		unsent_flush(front);
+	}
 	if (atomic_load(&front->fronts->stop))
 		front_end(front);
 }
@@ -154,16 +158,24 @@ static void front_main(void *argument)
 	uv_run(&front->loop, UV_RUN_DEFAULT);
 }
 
-static void front_fini(struct front *front)
+static int front_fini(struct front *front)
 {
+	int result = 0;
+	if (front->parts.count || !list_empty(&front->requests)) {
+		log_error("front %u leaves %u prompts", front->index, front->parts.count);
+		result = -EBUSY;
+	}
 	for (uint32_t i = 0; i < front->unsent_count; i++)
 		bridge_message_free(front->unsent[i]);
 	free(front->unsent);
 	map_fini(&front->parts);
 	buf_fini(&front->scratch);
 	buf_fini(&front->out);
-	if (uv_loop_close(&front->loop))
+	if (uv_loop_close(&front->loop)) {
 		log_error("front %u leaves handles open", front->index);
+		result = -EBUSY;
+	}
+	return result;
 }
 
 static int front_init(struct fronts *fronts, uint32_t index)
@@ -287,7 +299,7 @@ failed:
 	for (uint32_t i = 0; i < inited; i++) {
 		front_end(&fronts->fronts[i]);
 		uv_run(&fronts->fronts[i].loop, UV_RUN_DEFAULT);
-		front_fini(&fronts->fronts[i]);
+		(void)front_fini(&fronts->fronts[i]);
 	}
 	front_metrics_fini(fronts);
 	free(fronts);
@@ -311,16 +323,25 @@ uint32_t fronts_open(const struct fronts *fronts)
 	return atomic_load(&fronts->open);
 }
 
-void fronts_stop(struct fronts *fronts)
+void fronts_abort(struct fronts *fronts)
 {
+	atomic_store(&fronts->abort, true);
+	command_all(fronts);
+}
+
+int fronts_stop(struct fronts *fronts)
+{
+	int result = 0;
 	if (!fronts)
-		return;
+		return 0;
 	atomic_store(&fronts->stop, true);
 	command_all(fronts);
 	for (uint32_t i = 0; i < fronts->count; i++)
 		uv_thread_join(&fronts->fronts[i].thread);
 	for (uint32_t i = 0; i < fronts->count; i++)
-		front_fini(&fronts->fronts[i]);
+		if (front_fini(&fronts->fronts[i]))
+			result = -EBUSY;
 	front_metrics_fini(fronts);
 	free(fronts);
+	return result;
 }

@@ -51,7 +51,9 @@ int fronts_start(const struct fronts_config *config, struct bridge *bridge,
 void fronts_drain(struct fronts *fronts);
 /* Client connections with an answer still under way. Any thread. */
 uint32_t fronts_open(const struct fronts *fronts);
-/* Ends everything and joins the threads. */
-void fronts_stop(struct fronts *fronts);
+/* Ends every request with 503 and tells the core. Any thread. */
+void fronts_abort(struct fronts *fronts);
+/* Closes everything and joins the threads. Return: 0, or -EBUSY when a front leaked (logged). */
+int fronts_stop(struct fronts *fronts);
 
 #endif

@@ -61,7 +61,7 @@ struct fronts {
 	struct bridge *bridge;
 	struct front fronts[BRIDGE_FRONTS_MAX];
 	uint32_t count;
-	_Atomic bool drain, stop;
+	_Atomic bool drain, abort, stop;
 	_Atomic uint32_t open; /* requests of all fronts */
 	struct front_metrics *metrics; /* [model_count] */
 	struct metric_family *http_requests, *http_seconds;
