@@ -220,10 +220,10 @@ void conductor__abandon(struct conductor *core, struct dispatch *dispatch, uint3
 	list_push_back(&core->urgent, &request->queue);
 }
 
-/* What a lost node leaves behind in one dispatch. When p is lost after d has begun, d has all it
- * needs from p; only choices whose first token was lost with p have to be made again. */
-static void dispatch_lost_node(struct conductor *core, struct dispatch *dispatch,
-			       struct conductor_node_id id, const char *why)
+/* When p falls out after d has begun, d has all it needs from p; only choices whose first token
+ * was lost with p have to be made again. */
+void conductor__prefill_out(struct conductor *core, struct dispatch *dispatch,
+			    enum conductor_cause cause, const char *why)
 {
 	struct request *request = &core->requests[dispatch->request];
 	struct choice *all = request_choices(core, request);
@@ -231,10 +231,6 @@ static void dispatch_lost_node(struct conductor *core, struct dispatch *dispatch
 	uint32_t epoch = dispatch->epoch;
 	uint64_t missing[CONDUCTOR_CHOICES_MAX / 64] = { 0 };
 
-	if (node_id_equal(dispatch->decode, id) || dispatch->state != DISPATCH_DECODING) {
-		conductor__abandon(core, dispatch, CONDUCTOR_CHOICE_ALL, CAUSE_NODE_LOST, why);
-		return;
-	}
 	conductor__dispatch_seen(core, dispatch);
 	dispatch->prefill.index = CONDUCTOR_NODE_NONE;
 	conductor__trace(core, request, "%s; its part was over", why);
@@ -244,7 +240,16 @@ static void dispatch_lost_node(struct conductor *core, struct dispatch *dispatch
 	for (uint32_t i = 0; i < request->facts.choice_count; i++)
 		if (bit_get(missing, i) && request->state == REQUEST_OPEN &&
 		    conductor__dispatch_find(core, request, epoch) == dispatch)
-			conductor__abandon(core, dispatch, i, CAUSE_NODE_LOST, why);
+			conductor__abandon(core, dispatch, i, cause, why);
+}
+
+static void dispatch_lost_node(struct conductor *core, struct dispatch *dispatch,
+			       struct conductor_node_id id, const char *why)
+{
+	if (node_id_equal(dispatch->decode, id) || dispatch->state != DISPATCH_DECODING)
+		conductor__abandon(core, dispatch, CONDUCTOR_CHOICE_ALL, CAUSE_NODE_LOST, why);
+	else
+		conductor__prefill_out(core, dispatch, CAUSE_NODE_LOST, why);
 }
 
 void conductor__node_lost_dispatches(struct conductor *core, struct conductor_node_id id,

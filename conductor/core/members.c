@@ -237,13 +237,19 @@ void conductor__leases(struct conductor *core)
 	}
 }
 
-int conductor__refuse(struct conductor *core, const struct conductor_event *event, uint32_t choice)
+void conductor__refused_count(struct conductor *core, struct conductor_node_id id)
 {
 	core->counters.frames_refused++;
+	if (id.index < core->node_count)
+		core->nodes[id.index].frames_refused++;
+}
+
+int conductor__refuse(struct conductor *core, const struct conductor_event *event, uint32_t choice)
+{
+	conductor__refused_count(core, event->node);
 	if (event->node.index >= core->node_count)
 		return -ESTALE;
 	struct node *node = &core->nodes[event->node.index];
-	node->frames_refused++;
 	if (node->generation != event->node.generation)
 		return -ESTALE;
 	if (node->state == NODE_FENCED && !node->refused_ns)

@@ -169,6 +169,7 @@ void conductor__leases(struct conductor *core);
 void conductor__leases_extend(struct conductor *core);
 /* A frame that is not taken: counted, and its sender told to let go when it may be told. */
 int conductor__refuse(struct conductor *core, const struct conductor_event *event, uint32_t choice);
+void conductor__refused_count(struct conductor *core, struct conductor_node_id id);
 uint64_t conductor__queued_tokens(const struct node *node);
 uint64_t conductor__running_tokens(const struct node *node);
 
@@ -200,6 +201,9 @@ void conductor__release_both(struct conductor *core, const struct dispatch *disp
 			     uint32_t choice);
 void conductor__node_lost_dispatches(struct conductor *core, struct conductor_node_id id,
 				     const char *why);
+/* p has no further part in a dispatch whose d has begun. */
+void conductor__prefill_out(struct conductor *core, struct dispatch *dispatch,
+			    enum conductor_cause cause, const char *why);
 void conductor__dispatch_seen(struct conductor *core, struct dispatch *dispatch);
 const char *conductor__node_name(const struct conductor *core, struct conductor_node_id id);
 

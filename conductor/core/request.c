@@ -237,7 +237,7 @@ static void deliver(struct conductor *core, struct request *request, uint32_t in
 static int tokens_violation(struct conductor *core, const struct conductor_event *event,
 			    struct dispatch *dispatch)
 {
-	(void)conductor__refuse(core, event, event->choice);
+	conductor__refused_count(core, event->node);
 	conductor__abandon(core, dispatch, event->choice, CAUSE_PROTOCOL,
 			   "a node sent tokens out of their order");
 	return -EPROTO;
@@ -339,8 +339,14 @@ int conductor__returned(struct conductor *core, const struct conductor_event *ev
 		 core->nodes[event->node.index].name, event->detail ? ": " : "",
 		 event->detail ? event->detail : "");
 	refusals_note(core, dispatch, event);
-	conductor__abandon(core, dispatch, event->choice,
-			   (uint32_t)event->cause < CAUSE_COUNT ? event->cause : CAUSE_ERROR, why);
+	enum conductor_cause cause =
+		(uint32_t)event->cause < CAUSE_COUNT ? event->cause : CAUSE_ERROR;
+	/* d has begun, so it has all that p had to give; p may fall out with it now. */
+	if (dispatch->state == DISPATCH_DECODING && event->choice == CONDUCTOR_CHOICE_ALL &&
+	    !node_id_equal(dispatch->decode, event->node))
+		conductor__prefill_out(core, dispatch, cause, why);
+	else
+		conductor__abandon(core, dispatch, event->choice, cause, why);
 	return 0;
 }
 

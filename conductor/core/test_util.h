@@ -243,7 +243,7 @@ static inline void cancel(struct world *world, uint64_t request)
 	world_step(world, (struct conductor_event){ .kind = EVENT_CANCELLED, .request = request });
 }
 
-/* Time passes in ticks, the named nodes (bits) reporting as ready all along. */
+/* Time passes in ticks, the named nodes (bits) reporting all along what they reported last. */
 static inline void pass(struct world *world, uint64_t ms, uint32_t alive)
 {
 	struct conductor_node_view view;
@@ -256,8 +256,6 @@ static inline void pass(struct world *world, uint64_t ms, uint32_t alive)
 				continue;
 			conductor_node_view(world->core, world->nodes[slot].index, &view);
 			struct conductor_report again = *view.report;
-			again.role = view.role;
-			again.state = 2;
 			world_step(world, (struct conductor_event){ .kind = EVENT_NODE_REPORT,
 								    .node = world->nodes[slot],
 								    .report = &again });

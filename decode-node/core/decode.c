@@ -264,6 +264,7 @@ static void report(struct decode *d, struct decode_request *request, struct node
 		action = node_actions_add(actions, NODE_DO_TOKENS, &request->ref,
 					  decode__handle(d, request));
 		action->tokens.v = &actions->tokens[actions->token_count];
+		action->tokens.want_logprobs = request->sampling.want_logprobs;
 		if (!request->reported && !request->local) {
 			action->tokens.has_transfer = true;
 			action->tokens.transfer_ns = request->exposed_ns;

@@ -17,7 +17,7 @@ int arena_open(struct arena *arena, const struct kv_shape *shape, uint64_t bytes
 		return -ENOSPC;
 	*arena = (struct arena){ .memfd = -1, .block_bytes = block_bytes,
 				 .block_count = (uint32_t)count, .bytes = count * block_bytes };
-	arena->memfd = memfd_create("baton-kv", MFD_CLOEXEC);
+	arena->memfd = memfd_create("baton-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (arena->memfd < 0)
 		return -errno;
 	if (ftruncate(arena->memfd, (off_t)arena->bytes) < 0) {

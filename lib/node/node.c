@@ -163,8 +163,6 @@ static void do_grant(struct node *node, const struct node_action *action)
 				    (unsigned long long)action->ref.request, err_text(status));
 			node_defer(node, &(struct node_event){ .kind = NODE_EXPECT_FAILED,
 							       .landed = { .handle = action->handle } });
-			answer_peer(node, action, action->grant.source, false, 0, "too many open transfers",
-				    NULL, 0);
 			return;
 		}
 	}
