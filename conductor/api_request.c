@@ -161,6 +161,7 @@ static struct request_spec *spec_new(const struct api_request *request,
 	if (!spec)
 		return NULL;
 	const struct fronts_config *config = request->front->fronts->config;
+	uint8_t kv_format[32];
 	if (request->part_count > 1)
 		snprintf(spec->name, sizeof spec->name, "%.41s-%u", request->name, index);
 	else
@@ -183,7 +184,8 @@ static struct request_spec *spec_new(const struct api_request *request,
 	spec->ignore_eos = params->ignore_eos;
 	memcpy(spec->stop_ids, params->stop_ids, sizeof spec->stop_ids);
 	spec->stop_id_count = params->stop_id_count;
-	kv_key_root(request->model->kv_format, "", params->cache_salt ? params->cache_salt : "",
+	bridge_kv_format(request->front->fronts->bridge, spec->model, kv_format);
+	kv_key_root(kv_format, "", params->cache_salt ? params->cache_salt : "",
 		    &spec->root_key);
 	spec->priority = (int32_t)params->priority;
 	spec->arrival_ns = request->arrival_ns;

@@ -23,7 +23,6 @@ struct front_model {
 	const struct model *model;
 	const struct chat_template *chat_template; /* NULL: no chat; template_error says why */
 	const char *template_error;
-	uint8_t kv_format[32];
 	uint32_t max_model_len;
 	uint64_t created_s;
 	uint32_t piece_bytes_max; /* longest token; filled by fronts_start() */

@@ -87,7 +87,6 @@ static int model_add(struct models *models, const struct config *config, const c
 	uint32_t index = models->count;
 	struct front_model *front = &models->front[index];
 	struct shell_model *shell = &models->shell[index];
-	struct kv_shape shape;
 	char why[512] = "";
 	int result = model_open(path, MODEL_NO_WEIGHTS, &models->opened[index], why, sizeof why);
 	if (result) {
@@ -106,15 +105,12 @@ static int model_add(struct models *models, const struct config *config, const c
 		return -EINVAL;
 	}
 	front->max_model_len = config->max_model_len ? (uint32_t)config->max_model_len : context;
-	model_kv_shape(front->model, (uint32_t)config->block_tokens, &shape);
-	model_kv_format(front->model, &shape, front->kv_format);
 	*shell = (struct shell_model){
 		.name = front->names[0],
 		.model = front->model,
 		.block_tokens = (uint32_t)config->block_tokens,
 		.max_model_len = front->max_model_len,
 	};
-	memcpy(shell->kv_format, front->kv_format, sizeof shell->kv_format);
 	return template_open(models, index, config->chat_template);
 }
 

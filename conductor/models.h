@@ -6,7 +6,7 @@
 #include "conductor/front.h"
 #include "conductor/shell.h"
 
-#define MODELS_MAX 16
+#define MODELS_MAX BRIDGE_MODELS_MAX
 
 struct models {
 	struct config_list paths, names;

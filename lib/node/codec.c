@@ -99,6 +99,20 @@ static bool read_name(const char *text, char *ret_text, size_t capacity)
 	return true;
 }
 
+/* A served model's name is the operator's: anything that fits a log line. */
+static bool read_label(const char *text, char *ret_text, size_t capacity)
+{
+	size_t bytes = strlen(text);
+	if (!bytes || bytes >= capacity)
+		return false;
+	for (size_t i = 0; i < bytes; i++) {
+		if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
+			return false;
+	}
+	memcpy(ret_text, text, bytes + 1);
+	return true;
+}
+
 /* Texts for people are cut at the first byte that could end a log line. */
 static const char *read_text(char *text)
 {
@@ -202,7 +216,7 @@ static bool read_request(struct node_codec *codec, const struct request_parts *f
 	uint32_t token_count = 0;
 
 	*ret_request = (struct node_request){ .ref = read_ref(from->ref), .priority = from->priority };
-	if (!read_name(from->model, ret_request->model, sizeof ret_request->model) ||
+	if (!read_label(from->model, ret_request->model, sizeof ret_request->model) ||
 	    !read_sampling(codec, from->sampling, &ret_request->sampling) ||
 	    !read_choices(from->choices, from->choice_count, ret_request) ||
 	    !read_key(from->root_key, &ret_request->root_key))
