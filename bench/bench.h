@@ -1,10 +1,9 @@
-/* Benchmarks behind `baton bench ...`. Each takes the arguments after its own name and returns
- * the exit status. */
+/* Micro-benchmarks, run by `baton bench NAME ...`. Each takes its own arguments, prints a table and,
+ * with --json FILE, the same numbers for machines. Return: the exit status. */
 #ifndef BATON_BENCH_BENCH_H
 #define BATON_BENCH_BENCH_H
 
-/* [--model FILE] [--threads N] [--isa NAME] [--runs N] [--only TEXT] [--json FILE]
- * [--cpu-time] */
 int bench_engine_main(int argc, char **argv);
+int bench_xfer_main(int argc, char **argv);
 
 #endif
