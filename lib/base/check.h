@@ -4,6 +4,7 @@
 #define BATON_BASE_CHECK_H
 
 #include <assert.h>
+#include <sys/param.h> /* MIN, MAX */
 
 _Noreturn void check_failed(const char *condition, const char *file, int line, const char *function);
 
@@ -20,8 +21,6 @@ _Noreturn void check_failed(const char *condition, const char *file, int line, c
 #endif
 
 #define ARRAY_COUNT(array) (sizeof(array) / sizeof((array)[0]))
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define DIV_UP(a, b) (((a) + (b)-1) / (b))
 #define ALIGN_UP(a, b) (DIV_UP(a, b) * (b))
 #define container_of(pointer, type, member) ((type *)((char *)(pointer)-offsetof(type, member)))

@@ -44,7 +44,7 @@ void metrics_render(struct metrics *m, struct buf *out);
 const char *metrics_escape(const char *text, char *out, size_t capacity);
 
 /* Bucket bounds that vLLM uses (CONVENTIONS: buckets). */
-extern const double metrics_bounds_ttft[22], metrics_bounds_itl[19], metrics_bounds_latency[20];
+extern const double metrics_bounds_ttft[22], metrics_bounds_itl[19], metrics_bounds_latency[21];
 extern const double metrics_bounds_tokens[20]; /* 1-2-5 series */
 
 #endif

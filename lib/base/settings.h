@@ -4,6 +4,9 @@
  * /etc/baton/DAEMON.conf (or --config FILE; lines `name = value`, # comments), environment
  * BATON_SETTING and then BATON_DAEMON_SETTING (upper case, - becomes _), flags (--name value,
  * --name=value, --bool / --no-bool). A wrong option gets one specific line, never the help.
+ *
+ * In a file a value may stand in double quotes, with \" \\ \n inside; that is needed only to keep
+ * outer blanks or a #. --print-config writes what --config reads, secrets excepted.
  */
 #ifndef BATON_BASE_SETTINGS_H
 #define BATON_BASE_SETTINGS_H
@@ -29,7 +32,7 @@ struct setting {
 	enum setting_type type;
 	const char *unit;    /* "ms", "tokens", "" ; for help, and a duration's default unit */
 	const char *initial; /* as text, parsed like any other source */
-	double min, max;     /* of numbers, durations in the row's unit; both 0: unbounded */
+	double min, max;     /* of numbers, durations in the row's unit; max 0: no upper bound */
 	const char *help;    /* one sentence */
 	size_t offset;       /* offsetof(struct config, field) */
 	const char *const *choices; /* SETTING_CHOICE: NULL-terminated */
@@ -42,16 +45,20 @@ struct settings {
 	const char *positional; /* name of the setting that one bare argument sets, or NULL */
 	const struct setting *rows;
 	size_t row_count;
+	const char *program; /* how it calls itself; NULL: baton-DAEMON */
 };
 
 /*
  * settings_load() - fill @config from all sources
- * Prints --help, --version, --print-config or --print-sample itself and returns 1: the caller
- * exits 0. On a wrong value returns -EINVAL after one line on standard error naming the source,
+ * Prints --help, --version, --print-config, --print-sample or --print-docs (a Markdown table)
+ * itself and returns 1: the caller exits 0. On a wrong value returns -EINVAL after one line on standard error naming the source,
  * the setting, what was wrong and what would be right. Texts live until settings_free().
  */
 int settings_load(const struct settings *settings, int argc, char **argv, void *config);
 void settings_free(const struct settings *settings, void *config);
 void settings_print(const struct settings *settings, const void *config, FILE *out);
+
+/* The project's version, as in meson.build. */
+extern const char baton_version[];
 
 #endif

@@ -201,7 +201,7 @@ void kv_sequence_drop(struct kv_sequence *s, struct kv_node *node)
 		else
 			kv_node_unref(node, s->blocks[i]);
 	}
-	s->block_count = s->token_count = s->committed = 0;
+	s->block_count = s->committed = 0;
 }
 
 void kv_sequence_check(const struct kv_sequence *s, const struct kv_node *node)

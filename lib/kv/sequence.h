@@ -65,7 +65,7 @@ void kv_sequence_move(struct kv_sequence *target, struct kv_sequence *source);
 void kv_sequence_land(struct kv_sequence *s, struct kv_node *node);
 void kv_sequence_quarantine(struct kv_sequence *s, struct kv_node *node);
 void kv_sequence_unquarantine(struct kv_sequence *s, struct kv_node *node);
-/* Lets go of every block, the last one first. */
+/* Lets go of every block, the last one first; what is named stays named. */
 void kv_sequence_drop(struct kv_sequence *s, struct kv_node *node);
 
 void kv_sequence_check(const struct kv_sequence *s, const struct kv_node *node);

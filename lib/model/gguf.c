@@ -448,12 +448,17 @@ static int load_specials(struct gguf *g)
 			return error;
 		model__add_eos(g->model, id);
 	}
-	/* Absent flags mean what SentencePiece does by default. */
+	/* Absent flags mean what the tokenizer does by default. */
 	bool spm = v->kind == VOCAB_SPM;
-	if ((error = get_bool(g, "tokenizer.ggml.add_bos_token", spm, &c->add_bos)) < 0 ||
+	bool add_bos = spm || v->default_add_bos;
+	if ((error = get_bool(g, "tokenizer.ggml.add_bos_token", add_bos, &c->add_bos)) < 0 ||
 	    (error = get_bool(g, "tokenizer.ggml.add_eos_token", false, &c->add_eos)) < 0)
 		return error;
-	return get_bool(g, "tokenizer.ggml.add_space_prefix", spm, &v->add_space_prefix);
+	bool prefix;
+	if ((error = get_bool(g, "tokenizer.ggml.add_space_prefix", spm, &prefix)) < 0)
+		return error;
+	v->space_prefix = spm && prefix ? SPACE_PREFIX_ALWAYS : SPACE_PREFIX_NONE;
+	return 0;
 }
 
 static int load_vocab(struct gguf *g)
@@ -603,20 +608,18 @@ static int load_header(struct gguf *g, uint64_t *ret_tensor_count)
 static int load_names(struct gguf *g, const char *path)
 {
 	struct model *model = g->model;
-	struct text name, chat_template;
-	int error;
-	if ((error = get_text(g, "general.name", &name)) < 0 ||
-	    (error = get_text(g, "tokenizer.chat_template", &chat_template)) < 0)
+	struct text chat_template;
+	int error = get_text(g, "tokenizer.chat_template", &chat_template);
+	if (error < 0)
 		return error;
-	if (!name.bytes) {
-		const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-		name = (struct text){ base, strlen(base) };
-		if (name.bytes > 5 && strcmp(base + name.bytes - 5, ".gguf") == 0)
-			name.bytes -= 5;
-	}
-	if (memchr(name.data, 0, name.bytes) ||
-	    memchr(chat_template.data, 0, chat_template.bytes))
-		return model__fail(model, "general.name or the chat template holds a NUL");
+	/* The file's own name, not general.name: that one is prose, with spaces, and the same for
+	 * every quantisation of a model. */
+	const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+	struct text name = { base, strlen(base) };
+	if (name.bytes > 5 && strcmp(base + name.bytes - 5, ".gguf") == 0)
+		name.bytes -= 5;
+	if (memchr(chat_template.data, 0, chat_template.bytes))
+		return model__fail(model, "the chat template holds a NUL");
 	model->config.name = model__copy(model, name);
 	if (!model->config.name)
 		return -ENOMEM;

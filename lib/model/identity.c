@@ -93,12 +93,14 @@ static void digest_add_vocab(struct digest *digest, const struct vocab *v)
 	struct page page = { .digest = digest };
 	const uint32_t words[] = {
 		v->kind,	   v->token_count,   v->merge_count,	 v->pattern_count,
-		v->ignore_merges,  v->add_space_prefix, v->normalize_nfc, (uint32_t)v->unknown_id,
+		v->ignore_merges,  v->space_prefix, v->normalize_nfc, (uint32_t)v->unknown_id,
 	};
 	page_add(&page, words, sizeof(words));
 	for (uint32_t i = 0; i < v->token_count; i++) {
 		page_add_text(&page, v->tokens[i]);
 		page_add(&page, &v->types[i], 1);
+		if (v->strips)
+			page_add(&page, &v->strips[i], 1);
 		if (v->scores)
 			page_add(&page, &v->scores[i], sizeof(v->scores[i]));
 	}

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "model/memory.h"
 #include "model/model.h"
 
 /* Borrowed bytes, not NUL-terminated: often a piece of the map. */
@@ -44,7 +45,23 @@ struct vocab_merge {
 
 #define VOCAB_PATTERNS_MAX 8
 
-/* All pointers live as long as the model: in the map, in its arena, or in static storage. */
+/* SPM: where the encoder puts a space in front. */
+enum space_prefix {
+	SPACE_PREFIX_NONE,
+	SPACE_PREFIX_ALWAYS, /* of every stretch between special tokens */
+	SPACE_PREFIX_FIRST,  /* of the whole text */
+};
+
+/* A special token swallows the white space beside it (tokenizer.json's lstrip and rstrip). */
+enum {
+	VOCAB_STRIP_LEFT = 1,
+	VOCAB_STRIP_RIGHT = 2,
+};
+
+/* Scores up to this one: the token is never the result of a merge. */
+#define SPM_SCORE_NEVER (-1e30f)
+
+/* All pointers live as long as the model: in the map, in its memory, or in static storage. */
 struct vocab {
 	enum vocab_kind kind;
 	uint32_t token_count;
@@ -56,8 +73,10 @@ struct vocab {
 	/* BPE: each pattern isolates its matches within what the one before left, in order. */
 	struct text patterns[VOCAB_PATTERNS_MAX];
 	uint32_t pattern_count;
+	bool default_add_bos;  /* what an absent add_bos_token means */
 	bool ignore_merges;    /* a pre-token that is a token as a whole is taken at once */
-	bool add_space_prefix; /* SPM: a space in front of a text */
+	enum space_prefix space_prefix;
+	uint8_t *strips;       /* a token's VOCAB_STRIP_ bits; NULL: none has any */
 	bool normalize_nfc;    /* tokenizer.json asks for it; GGUF files never do */
 	int32_t unknown_id;
 };
@@ -66,8 +85,6 @@ struct model_map {
 	void *data;
 	size_t bytes;
 };
-
-struct arena_chunk;
 
 struct model {
 	struct model_config config;
@@ -80,7 +97,7 @@ struct model {
 	const char *chat_template;
 	struct vocab vocab;
 	struct tokenizer *tokenizer;
-	struct arena_chunk *arena;
+	struct memory memory;
 	char *error; /* model_open()'s caller's */
 	size_t error_bytes;
 };

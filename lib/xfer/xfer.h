@@ -30,28 +30,40 @@
 #define XFER_ADDRESS_BYTES_MAX 256
 #define XFER_TICKET_BYTES_MAX 64
 #define XFER_SLICE_BYTES_MAX (64u << 20)
+#define XFER_RANGES_MAX (1u << 20)	/* of one transfer */
+#define XFER_PEER_SLICES_MAX 4096	/* queued or under way to one peer */
 
 enum xfer_transport { XFER_AUTO, XFER_SHM, XFER_TCP, XFER_RDMA, XFER_SIM };
 
 struct xfer;
 struct xfer_peer;
 
-/* One piece of memory that slices come from and go to. memfd is mapped by shm readers. */
+/* One piece of memory that slices come from and go to. memfd is mapped by shm readers, who must be
+ * sure that it never shrinks under them: it carries F_SEAL_SHRINK, or shm refuses it. -1: no shm. */
 struct xfer_slab {
 	int memfd;
 	void *base;
 	uint64_t bytes;
 };
 
+/* A slab as xfer wants it: a memfd, sealed and mapped, zeroed. Return: 0 or -errno. */
+int xfer_slab_map(uint64_t bytes, struct xfer_slab *ret_slab);
+void xfer_slab_unmap(struct xfer_slab *slab);
+
 struct xfer_config {
 	enum xfer_transport transport; /* AUTO: shm where the peer is on this machine, else tcp */
 	const char *host;              /* tcp listener; "127.0.0.1" */
+	const char *advertise;         /* where others reach it; NULL: host (which is no wildcard then) */
 	uint16_t port;                 /* 0: any */
 	const char *socket_dir;        /* shm: folder for the unix socket; NULL: abstract name */
 	uint8_t cluster_key[32];       /* both ends of every connection prove it */
 	struct xfer_slab slab;
 	uint32_t streams_per_peer; /* tcp connections to one peer; 0: 2 */
 	uint32_t expects_max;      /* transfers granted at a time */
+	/* Deadlines; 0: the default. */
+	uint32_t stall_ms;     /* a connection with work and no progress ends with -ETIMEDOUT; 10,000 */
+	uint32_t idle_ms;      /* one without work is closed; 60,000 */
+	uint32_t handshake_ms; /* a stranger has that long to show the key; 5,000 */
 	void (*notify)(void *context); /* any thread; uv_async_send fits */
 	void *notify_context;
 	/* Faults for tests, all 0 in production (-Dquarantine=false builds ignore X1 on purpose). */
@@ -82,9 +94,9 @@ typedef struct {
 
 /*
  * xfer_expect() - grant a transfer of @range_count slices
- * @ranges: copied
+ * @ranges: copied; each a multiple of HASH_LEAF_BYTES, at most XFER_SLICE_BYTES_MAX, in the slab
  * @user: comes back in events
- * Return: 0, or -ENOSPC when expects_max are open.
+ * Return: 0, -ENOSPC when expects_max are open, -EINVAL for a malformed range, -ENOMEM.
  */
 int xfer_expect(struct xfer *xfer, const struct xfer_range ranges[], uint32_t range_count,
 		uint64_t user, xfer_expect_id *ret_id, uint8_t ret_ticket[XFER_TICKET_BYTES_MAX],
@@ -105,13 +117,14 @@ const char *xfer_peer_transport(const struct xfer_peer *peer); /* "shm", "tcp", 
 struct xfer_slice {
 	uint32_t index;  /* which of the ticket's ranges */
 	uint64_t offset; /* in the sender's slab */
-	uint32_t bytes;
+	uint32_t bytes;  /* the whole range */
 	uint64_t sum;    /* hash_slice(); 0: the xfer thread computes it while sending */
 };
 
-/* Queues slices. They may be sent in any number of calls and in any order. @user comes back in
- * XFER_SENT. Return: 0, -EAGAIN when the peer's queue is full (nothing queued: retry after the
- * next XFER_SENT), -EINVAL for a malformed ticket. */
+/* Queues slices. They may be sent in any number of calls and in any order, and again after a failure:
+ * a range that has landed already answers 0 without being written. @user comes back in XFER_SENT.
+ * Return: 0, -EAGAIN when the peer's queue is full (nothing queued: retry after the next XFER_SENT),
+ * -EINVAL for a malformed ticket or slice, or more than XFER_PEER_SLICES_MAX at once. */
 int xfer_send(struct xfer_peer *peer, const uint8_t ticket[], size_t ticket_bytes,
 	      const struct xfer_slice slices[], uint32_t slice_count, uint64_t user);
 /* Slices of @user not yet on their way end with -ECANCELED; those under way end as they do. */
@@ -144,6 +157,7 @@ bool xfer_poll(struct xfer *xfer, struct xfer_event *ret_event);
 struct xfer_stats {
 	uint64_t sent_bytes[5], landed_bytes[5]; /* by enum xfer_transport */
 	uint64_t slices_corrupt, slices_revoked, connects, disconnects;
+	uint64_t refused; /* connections of strangers: wrong key, wrong version, garbage */
 	uint32_t expects_open, expects_revoking; /* revoking: quarantined */
 };
 void xfer_stats(const struct xfer *xfer, struct xfer_stats *ret_stats);

@@ -40,6 +40,8 @@ struct prefill_config {
 /* @node outlives the core. Return: 0, -EINVAL or -ENOMEM. */
 int prefill_new(const struct prefill_config *config, struct kv_node *node, struct prefill **ret_prefill);
 void prefill_free(struct prefill *prefill);
+/* The process begins a new life under @incarnation; every dispatch of the old one is over already. */
+void prefill_renew(struct prefill *prefill, uint64_t incarnation);
 
 /* What lib/node runs it by; `core` is the struct prefill. */
 extern const struct node_role_ops prefill_role;

@@ -1,0 +1,174 @@
+/* Placing what waits: the policy picks, the core excludes what cannot or would not. */
+#include "conductor/core/private.h"
+
+#include <stdio.h>
+
+static bool bit_get(const uint64_t words[], uint32_t bit)
+{
+	return words[bit / 64] >> (bit % 64) & 1;
+}
+
+static bool has_room(const struct node *node, uint64_t tokens)
+{
+	return !node->blocks_total || (uint64_t)node->blocks_total * node->block_tokens >= tokens;
+}
+
+/* @refusals: leave out the nodes that refused this request a moment ago. */
+static void view_fill(struct conductor *core, const struct request *request, uint64_t tokens,
+		      bool refusals)
+{
+	for (uint32_t i = 0; i < core->node_count; i++) {
+		const struct node *node = &core->nodes[i];
+		bool fits = node->state == NODE_READY && node->model == request->facts.model;
+		core->view[i] = (struct policy_node){
+			.name = node->name,
+			.can_prefill = fits && (node->role & ROLE_PREFILL) && has_room(node, tokens) &&
+				       !(refusals && bit_get(request->refused_prefill, i)),
+			.can_decode = fits && (node->role & ROLE_DECODE) && has_room(node, tokens + 1) &&
+				      !(refusals && bit_get(request->refused_decode, i)),
+			.queued_tokens = conductor__queued_tokens(node),
+			.running_tokens = conductor__running_tokens(node),
+			.prefill_turn = node->prefill_turn,
+			.decode_turn = node->decode_turn,
+		};
+	}
+}
+
+static void placed_note(struct conductor *core, struct request *request,
+			const struct policy_choice *places, uint32_t base)
+{
+	const char *prefill = core->nodes[places->prefill].name;
+	const char *decode =
+		places->decode == POLICY_NODE_NONE ? "" : core->nodes[places->decode].name;
+
+	snprintf(request->facts.prefill_node, CONDUCTOR_NAME_BYTES, "%s", prefill);
+	snprintf(request->facts.decode_node, CONDUCTOR_NAME_BYTES, "%s", decode);
+	request->wait_noted = false;
+	if (base)
+		conductor__trace(core, request, "epoch %u resumes after %u tokens on %s%s%s: %s",
+				 request->facts.epochs, base, prefill, *decode ? " → " : "", decode,
+				 places->reason);
+	else
+		conductor__trace(core, request, "epoch %u dispatched to %s%s%s: %s",
+				 request->facts.epochs, prefill, *decode ? " → " : "", decode,
+				 places->reason);
+}
+
+enum placing { PLACED, BUSY, NO_NODE };
+
+/* @choices: choices with the same output so far, `base` tokens. */
+static enum placing place_group(struct conductor *core, struct request *request,
+				const uint64_t choices[], uint32_t count, uint32_t base,
+				struct policy_choice *ret_places)
+{
+	uint32_t left = request->facts.max_tokens - base;
+	struct policy_request wish = {
+		.prompt_tokens = request->facts.prompt_count + base,
+		.predicted_tokens = count * MIN(left, core->config.predicted_tokens),
+		.needs_decode = left > 1,
+	};
+	struct policy_view view = { core->view, core->node_count };
+
+	if (core->dispatch_free == SLOT_NONE) {
+		snprintf(ret_places->reason, sizeof ret_places->reason,
+			 "as many dispatches as may be are under way");
+		return BUSY;
+	}
+	view_fill(core, request, wish.prompt_tokens, true);
+	if (core->config.policy->choose(&view, &wish, ret_places) == 0) {
+		conductor__dispatch_new(core, request, ret_places, choices);
+		placed_note(core, request, ret_places, base);
+		return PLACED;
+	}
+	struct policy_choice anyone;
+	view_fill(core, request, wish.prompt_tokens, false);
+	return core->config.policy->choose(&view, &wish, &anyone) == 0 ? BUSY : NO_NODE;
+}
+
+static void waits(struct conductor *core, struct request *request, enum placing placing,
+		  const char *reason)
+{
+	bool resumed = request->facts.epochs > 0;
+
+	request->retry_ns = core->now_ns + core->config.retry_ns;
+	memset(request->refused_prefill, 0, sizeof request->refused_prefill);
+	memset(request->refused_decode, 0, sizeof request->refused_decode);
+	if (placing == BUSY)
+		request->no_node_since_ns = 0;
+	else if (!request->no_node_since_ns)
+		request->no_node_since_ns = core->now_ns;
+	if (!request->wait_noted)
+		conductor__trace(core, request, "waits: %s%s", reason,
+				 placing == BUSY ? " (each has refused; asked again soon)" : "");
+	request->wait_noted = true;
+	list_remove(&request->queue);
+	/* What has begun goes before what has not. */
+	if (resumed)
+		list_push_front(&core->waiting, &request->queue);
+	else
+		list_push_back(&core->waiting, &request->queue);
+}
+
+/* Choices that have no output yet share one prefill; each other one has its own. */
+static void place(struct conductor *core, struct request *request)
+{
+	struct choice *all = request_choices(core, request);
+	uint64_t fresh[CONDUCTOR_CHOICES_MAX / 64] = { 0 };
+	struct policy_choice places = { 0 };
+	enum placing worst = PLACED, placing;
+	char reason[POLICY_REASON_BYTES] = "";
+	uint32_t fresh_count = 0;
+
+	list_remove(&request->queue);
+	for (uint32_t i = 0; i < request->facts.choice_count; i++) {
+		if (all[i].state != CHOICE_WAITING)
+			continue;
+		if (!all[i].delivered) {
+			fresh[i / 64] |= UINT64_C(1) << (i % 64);
+			fresh_count++;
+			continue;
+		}
+		uint64_t one[CONDUCTOR_CHOICES_MAX / 64] = { 0 };
+		one[i / 64] = UINT64_C(1) << (i % 64);
+		placing = place_group(core, request, one, 1, all[i].delivered, &places);
+		if (placing > worst) {
+			worst = placing;
+			memcpy(reason, places.reason, sizeof reason);
+		}
+	}
+	if (fresh_count) {
+		placing = place_group(core, request, fresh, fresh_count, 0, &places);
+		if (placing > worst) {
+			worst = placing;
+			memcpy(reason, places.reason, sizeof reason);
+		}
+	}
+	if (worst == PLACED)
+		request->no_node_since_ns = 0;
+	else
+		waits(core, request, worst, reason);
+}
+
+void conductor__place_urgent(struct conductor *core)
+{
+	while (!list_empty(&core->urgent))
+		place(core, list_entry(core->urgent.next, struct request, queue));
+}
+
+/* @all: membership changed, so whoever waits is asked for at once. */
+void conductor__place_waiting(struct conductor *core, bool all)
+{
+	struct list round;
+
+	/* Those that must go on waiting put themselves back; each is tried once. */
+	list_init(&round);
+	list_for_each_safe(link, after, &core->waiting) {
+		struct request *request = list_entry(link, struct request, queue);
+		if (!all && request->retry_ns > core->now_ns)
+			continue;
+		list_remove(link);
+		list_push_back(&round, link);
+	}
+	while (!list_empty(&round))
+		place(core, list_entry(round.next, struct request, queue));
+}
