@@ -45,7 +45,7 @@ static bool cpu_has(enum engine_isa isa)
 	}
 }
 
-static const struct cpu_kernels *choose_kernels(enum engine_isa isa)
+const struct cpu_kernels *cpu_kernels_find(enum engine_isa isa)
 {
 	for (size_t i = 0; i < ARRAY_COUNT(paths); i++)
 		if ((isa == ENGINE_ISA_AUTO || isa == paths[i].isa) && cpu_has(paths[i].isa))
@@ -101,7 +101,7 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret_engi
 		    size_t error_bytes)
 {
 	const struct model_config *m = model_config(config->model);
-	const struct cpu_kernels *kernels = choose_kernels(config->isa);
+	const struct cpu_kernels *kernels = cpu_kernels_find(config->isa);
 	const char *objection = model_objection(m, &config->shape);
 	if (!kernels) {
 		snprintf(ret_error, error_bytes, "this CPU lacks the instructions of the forced path");
