@@ -389,6 +389,8 @@ static bool node_settle(struct node *node)
 {
 	uint64_t deadline_ns = clock_now_ns() + 3 * NS_PER_S;
 	while ((!node_idle(node) || !kv_node_idle(&node->kv)) && clock_now_ns() < deadline_ns) {
+		if (node->engine && engine_thread_busy(node->engine))
+			deadline_ns = clock_now_ns() + 3 * NS_PER_S; /* a step may be long */
 		uv_run(&node->loop, UV_RUN_NOWAIT);
 		usleep(1000);
 	}
