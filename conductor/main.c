@@ -265,8 +265,8 @@ int main(int argc, char **argv)
 	result = run(&m);
 	metrics_free(m.metrics);
 	(void)uv_loop_close(&m.loop);
-	config_free(&m.config);
 	if (!result && !m.leaked)
 		log_info("stopped; nothing leaked");
+	config_free(&m.config);
 	return result || m.leaked;
 }

@@ -609,10 +609,11 @@ static int load_names(struct gguf *g, const char *path)
 {
 	struct model *model = g->model;
 	struct text chat_template;
-	int error;
-	if ((error = get_text(g, "tokenizer.chat_template", &chat_template)) < 0)
+	int error = get_text(g, "tokenizer.chat_template", &chat_template);
+	if (error < 0)
 		return error;
-	/* general.name is a title ("Smollm2 135M 8k"): no id that fits a URL, often shared by files. */
+	/* The file's own name, not general.name: that one is prose, with spaces, and the same for
+	 * every quantisation of a model. */
 	const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
 	struct text name = { base, strlen(base) };
 	if (name.bytes > 5 && strcmp(base + name.bytes - 5, ".gguf") == 0)

@@ -374,7 +374,7 @@ int main(int argc, char **argv)
 					     "returned: transfer", "returned: peer lost", "returned: drain",
 					     "returned: no room", "returned: timeout" };
 	bool plant = argc > 1 && !strcmp(argv[1], "--plant");
-	uint64_t totals[32] = { 0 }, first = 1, count = 12;
+	uint64_t totals[32] = { 0 }, first = 1, count = 60;
 
 	if (argc > 1 && !plant) {
 		first = strtoull(argv[1], NULL, 0);

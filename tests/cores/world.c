@@ -240,7 +240,9 @@ static void slice_arrives(struct world *w, struct world_item *item)
 		return slice_outcome(w, item, BATON_EREVOKED);
 	kv_block_id block = expect->blocks[item->index / WORLD_LAYERS];
 	if (expect->revoking) {
-		scribble(target, block, item->layer); /* a late write */
+		/* Invariant 4: a late write never lands in memory that someone else may have. */
+		CHECK(kv_pool_block(&target->kv.pool, block)->state == KV_QUARANTINED);
+		scribble(target, block, item->layer);
 		w->late_writes++;
 		return slice_outcome(w, item, BATON_EREVOKED);
 	}
@@ -505,22 +507,27 @@ static void do_action(struct world *w, uint32_t node, const struct node_action *
 	CHECK(!"an action");
 }
 
-/* Actions of a step are taken out before they are done, since doing one may step a core again
- * (R1: their pointers stay good, as each core is stepped only after its own actions). */
+/* Doing an action may step a core again (R5), whose actions then need a place of their own. */
+static struct node_actions *actions_push(struct world *w)
+{
+	CHECK(w->depth < WORLD_DEPTH);
+	node_actions_clear(&w->actions[w->depth]);
+	return &w->actions[w->depth++];
+}
+
 static void step_core(struct world *w, uint32_t node, const struct node_event *event, bool to_decode)
 {
 	struct world_node *n = &w->nodes[node];
-	struct node_actions actions;
+	struct node_actions *actions = actions_push(w);
 
 	CHECK(to_decode ? n->decode != NULL : n->prefill != NULL);
-	CHECK(node_actions_init(&actions, 64, n->batch.sample_max) == 0);
 	if (to_decode)
-		decode_step(n->decode, event, &actions);
+		decode_step(n->decode, event, actions);
 	else
-		prefill_step(n->prefill, event, &actions);
-	for (uint32_t i = 0; i < actions.count; i++)
-		do_action(w, node, &actions.v[i]);
-	node_actions_fini(&actions);
+		prefill_step(n->prefill, event, actions);
+	for (uint32_t i = 0; i < actions->count; i++)
+		do_action(w, node, &actions->v[i]);
+	w->depth--;
 }
 
 static void step_both(struct world *w, uint32_t node, const struct node_event *event)
@@ -536,16 +543,15 @@ static void step_both(struct world *w, uint32_t node, const struct node_event *e
 static void start_batch(struct world *w, uint32_t node)
 {
 	struct world_node *n = &w->nodes[node];
-	struct node_actions actions;
 
 	if (n->batch_out)
 		return;
-	CHECK(node_actions_init(&actions, 64, n->batch.sample_max) == 0);
+	struct node_actions *actions = actions_push(w);
 	node_batch_clear(&n->batch);
 	if (n->decode)
-		decode_schedule(n->decode, w->now_ns, &n->batch, &actions);
+		decode_schedule(n->decode, w->now_ns, &n->batch, actions);
 	if (n->prefill)
-		prefill_schedule(n->prefill, w->now_ns, &n->batch, &actions);
+		prefill_schedule(n->prefill, w->now_ns, &n->batch, actions);
 	CHECK(n->batch.token_count <= n->batch.token_max);
 	if (n->batch.row_count > 0) {
 		n->batch_out = true;
@@ -554,9 +560,9 @@ static void start_batch(struct world *w, uint32_t node)
 		item->to = node;
 		item->to_incarnation = n->incarnation;
 	}
-	for (uint32_t i = 0; i < actions.count; i++)
-		do_action(w, node, &actions.v[i]);
-	node_actions_fini(&actions);
+	for (uint32_t i = 0; i < actions->count; i++)
+		do_action(w, node, &actions->v[i]);
+	w->depth--;
 }
 
 static void end_batch(struct world *w, uint32_t node)
@@ -742,6 +748,8 @@ static void node_stop(struct world_node *n)
 void world_init(struct world *w, uint64_t seed, const enum node_role roles[WORLD_NODES])
 {
 	*w = (struct world){ .random = seed, .now_ns = NS_PER_S };
+	for (uint32_t i = 0; i < WORLD_DEPTH; i++)
+		CHECK(node_actions_init(&w->actions[i], 64, WORLD_SEQUENCES + NODE_CHOICES_MAX) == 0);
 	for (uint32_t i = 0; i < WORLD_NODES; i++) {
 		w->nodes[i].role = roles[i];
 		node_start(w, &w->nodes[i]);
@@ -752,6 +760,8 @@ void world_fini(struct world *w)
 {
 	for (uint32_t i = 0; i < WORLD_NODES; i++)
 		node_stop(&w->nodes[i]);
+	for (uint32_t i = 0; i < WORLD_DEPTH; i++)
+		node_actions_fini(&w->actions[i]);
 	while (w->items) {
 		struct world_item *item = w->items;
 		w->items = item->next;

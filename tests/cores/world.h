@@ -24,6 +24,7 @@
 #define WORLD_SEQUENCES 8
 #define WORLD_EXPECTS 32
 #define WORLD_SENDERS 64
+#define WORLD_DEPTH 8 /* steps within steps */
 #define WORLD_MODEL "tiny"
 #define WORLD_CONDUCTOR 255 /* as a place: where frames come from and go to */
 
@@ -58,7 +59,6 @@ struct world_node {
 	struct node_codec *codec;
 	struct node_batch batch;
 	bool batch_out;
-	struct node_actions actions;
 	struct world_expect expects[WORLD_EXPECTS];
 	struct world_sender senders[WORLD_SENDERS];
 	/* What has been seen, so that a test can tell that it tested something. */
@@ -80,6 +80,8 @@ struct world {
 	struct world_faults faults;
 	bool reuse_quarantined; /* the mistake that the quarantine rule is against */
 	uint64_t late_writes, resends, sends;
+	struct node_actions actions[WORLD_DEPTH];
+	uint32_t depth;
 	void *context;
 	/* The conductor's ears. Tokens and actions are borrowed. */
 	void (*on_action)(void *context, uint32_t node, const struct node_action *action);
