@@ -333,7 +333,7 @@ struct sim_conductor *sim_conductor_new(struct sim *sim)
 	struct sim_conductor *conductor = calloc(1, sizeof *conductor);
 	struct conductor_config config = {
 		.incarnation = sim->now_ns / NS_PER_US + 1,
-		.requests_max = 64,
+		.requests_max = 256,
 		.traces_max = 8,
 		.model_count = 1,
 		.policy = conductor_policy_find(sim->config.policy),

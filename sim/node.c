@@ -389,7 +389,8 @@ void sim_node_pump(struct sim_node *node)
 		return;
 	node->busy = true;
 	sim_engine_copies(node);
-	uint64_t layer_ns = 500 * NS_PER_US + node->batch.token_count * 50 * NS_PER_US +
+	uint64_t layer_ns = sim->config.slowness * (500 * NS_PER_US + node->batch.token_count *
+									      50 * NS_PER_US) +
 			    sim_random(sim, 200 * NS_PER_US);
 	for (uint32_t i = 0; i < SIM_LAYERS; i++) {
 		struct layer *layer = malloc(sizeof *layer);
@@ -428,9 +429,17 @@ static void send_hello(struct sim_node *node, struct sim_conn *conn)
 	buf_fini(&body);
 }
 
+/* Ordered in time, and of one node only: the cores know each other by it alone. */
+static uint64_t incarnation_new(const struct sim *sim, const struct sim_node *node)
+{
+	uint64_t now = sim->now_ns / NS_PER_US * SIM_NODES_MAX + node->process.index;
+
+	return MAX(node->incarnation + SIM_NODES_MAX, now);
+}
+
 static void renew(struct sim_node *node)
 {
-	node->incarnation = MAX(node->incarnation + 1, node->sim->now_ns / NS_PER_US);
+	node->incarnation = incarnation_new(node->sim, node);
 	if (node->decode)
 		decode_renew(node->decode, node->incarnation);
 	if (node->prefill)
@@ -499,7 +508,7 @@ static void plant_double_release(struct sim_node *node, struct node_event *event
 	sim_node_event(node, event);
 	for (uint32_t b = 0; b < node->kv.pool.block_count && !node->planted; b++) {
 		after = node->kv.pool.blocks[b].refs;
-		if (after >= before[b] || after < 2)
+		if (after >= before[b] || !after)
 			continue;
 		kv_node_unref(&node->kv, (kv_block_id){ b });
 		node->planted = true;
@@ -793,7 +802,7 @@ void sim_node_start(struct sim *sim, struct sim_node *node)
 	node->sim = sim;
 	node->process.name = node->name;
 	node->process.alive = true;
-	node->incarnation = MAX(node->incarnation + 1, sim->now_ns / NS_PER_US);
+	node->incarnation = incarnation_new(sim, node);
 	node->state = 2;
 	node->turned_ns = 0;
 	list_init(&node->peers);

@@ -100,7 +100,6 @@ struct sim_expect {
 	bool revoking;
 	bool *done;
 	kv_block_id *blocks; /* [count] of each range */
-	uint32_t *generations;
 };
 
 /* A slice on its way from the sending node's memory. */
@@ -114,6 +113,8 @@ struct sim_flight {
 	kv_block_id block;
 	uint32_t layer;
 	struct sim_slice sent;
+	kv_block_id into; /* the receiver's block, once the write has begun ... */
+	uint32_t into_generation; /* ... and its life then */
 	bool cancelled, damaged, lost;
 };
 

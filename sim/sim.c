@@ -120,14 +120,15 @@ void sim_config_init(struct sim_config *config, uint64_t seed)
 {
 	uint64_t state = seed;
 	uint64_t draw = rand_next(&state);
-	static const uint32_t blocks[] = { 20, 32, 64, 200 };
+	static const uint32_t blocks[] = { 16, 24, 48, 200 }, slowness[] = { 1, 4, 12, 25 };
 
 	*config = (struct sim_config){
 		.seed = seed,
 		.prefill_count = 3,
 		.decode_count = 3,
 		.both_count = draw % 4 == 0,
-		.request_count = 20 + (uint32_t)(draw >> 8) % 40,
+		.request_count = 20 + (uint32_t)(draw >> 8) % 80,
+		.slowness = slowness[draw >> 32 & 3],
 		.blocks = blocks[draw >> 16 & 3],
 		.faults = draw >> 20 & 1 ? SIM_FAULT_ALL : (uint32_t)(draw >> 24) & SIM_FAULT_ALL,
 		.storm_ns = 8 * NS_PER_S,
@@ -196,6 +197,16 @@ static void teardown(struct sim *sim)
 	free(sim->heap);
 }
 
+/* What the conductor says of a request, into the trace. */
+static void history(struct sim *sim, const char *name)
+{
+	struct conductor_trace_view view;
+
+	if (sim->config.trace && !conductor_trace_find(sim_conductor_core(sim), name, &view))
+		fprintf(sim->config.trace, "%s, as the conductor tells it (ms, what):\n%s", name,
+			view.lines);
+}
+
 static bool done(const struct sim *sim)
 {
 	return sim_clients_done(sim);
@@ -218,10 +229,13 @@ int sim_run(const struct sim_config *config, struct sim_result *ret_result)
 	if (!sim->failed)
 		sim_faults_heal(sim);
 	run_until(sim, sim->now_ns + CALM_NS, done);
-	for (uint32_t i = 0; i < sim->client_count && !sim->failed; i++)
-		if (!sim->clients[i].ended)
-			sim_fail(sim, "%s has not ended though the faults have healed",
-				 sim->clients[i].name);
+	for (uint32_t i = 0; i < sim->client_count && !sim->failed; i++) {
+		if (sim->clients[i].ended)
+			continue;
+		history(sim, sim->clients[i].name);
+		sim_fail(sim, "%s has not ended though the faults have healed",
+			 sim->clients[i].name);
+	}
 	run_until(sim, sim->now_ns + REST_NS, NULL);
 	if (!sim->failed)
 		sim_check_rest(sim);

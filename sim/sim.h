@@ -49,6 +49,7 @@ struct sim_config {
 	uint64_t seed;
 	uint32_t prefill_count, decode_count, both_count;
 	uint32_t request_count;
+	uint32_t slowness; /* of the engine; 1: half a millisecond a layer and more */
 	uint32_t blocks;   /* of 16 tokens, on each node: few of them mean pressure */
 	uint32_t faults;   /* enum sim_fault */
 	uint64_t storm_ns; /* how long requests and faults come */

@@ -30,7 +30,6 @@ static void expect_free(struct sim_expect *expect)
 	list_remove(&expect->link);
 	free(expect->done);
 	free(expect->blocks);
-	free(expect->generations);
 	free(expect);
 }
 
@@ -89,14 +88,14 @@ static void revoked(struct sim_node *node, struct sim_expect *expect)
 }
 
 /* V4: the grant still owns the memory that is written. */
-static void owner_check(struct sim_node *node, const struct sim_expect *expect, uint32_t index)
+static void owner_check(struct sim_node *node, const struct sim_flight *flight)
 {
-	const struct kv_block *block = kv_pool_block(&node->kv.pool, expect->blocks[index]);
+	const struct kv_block *block = kv_pool_block(&node->kv.pool, flight->into);
 
 	if ((block->state != KV_RESERVED && block->state != KV_QUARANTINED) ||
-	    block->generation != expect->generations[index])
-		sim_fail(node->sim, "%s: a transfer writes block %u, which is not its own any more",
-			 node->name, expect->blocks[index].v);
+	    block->generation != flight->into_generation)
+		sim_fail(node->sim, "%s: a late write lands in block %u, which is not its own any more",
+			 node->name, flight->into.v);
 }
 
 static void landed(struct sim_node *node, struct sim_expect *expect, uint32_t index)
@@ -130,19 +129,17 @@ static void run_write(struct sim *sim, void *argument, bool alive)
 		outcome_post(sim, flight, -ECONNRESET);
 		return;
 	}
-	if (!expect) {
-		/* Only a planted mistake lets a transfer end while a write is under way. */
-		CHECK(sim->config.plant == SIM_PLANT_EARLY_REVOKE);
-		sim_fail(sim, "%s: a late write lands in memory of a transfer that is over", node->name);
-		outcome_post(sim, flight, BATON_EREVOKED);
-		return;
-	}
-	owner_check(node, expect, flight->index);
-	uint32_t layer = flight->index % SIM_LAYERS;
-	struct sim_slice *slice = slice_at(node, expect->blocks[flight->index], layer);
+	owner_check(node, flight);
+	struct sim_slice *slice = slice_at(node, flight->into, flight->layer);
 	*slice = flight->sent;
 	if (flight->damaged)
 		slice->cells[sim_random(sim, SIM_BLOCK_TOKENS)] ^= 1 + sim_random(sim, 1000);
+	if (!expect) {
+		/* Only a planted mistake lets a transfer end while a write is under way. */
+		CHECK(sim->config.plant == SIM_PLANT_EARLY_REVOKE);
+		outcome_post(sim, flight, BATON_EREVOKED);
+		return;
+	}
 	expect->writing--;
 	if (expect->revoking) {
 		outcome_post(sim, flight, BATON_EREVOKED);
@@ -180,7 +177,12 @@ static void run_arrive(struct sim *sim, void *argument, bool alive)
 		return;
 	}
 	expect->writing++;
-	sim_post(sim, &node->process, sim_random(sim, 500 * NS_PER_US), run_write, flight);
+	flight->into = expect->blocks[flight->index];
+	flight->into_generation = kv_pool_block(&node->kv.pool, flight->into)->generation;
+	uint64_t write_ns = sim_random(sim, 500 * NS_PER_US);
+	if (sim->storm && (sim->config.faults & SIM_FAULT_DATA) && sim_chance(sim, 20))
+		write_ns = sim_random(sim, 500 * NS_PER_MS);
+	sim_post(sim, &node->process, write_ns, run_write, flight);
 }
 
 /* ---- what the node's shell asks for ---- */
@@ -203,14 +205,9 @@ uint32_t sim_transfer_grant(struct sim_node *node, const struct node_action *act
 	expect->count = blocks * SIM_LAYERS;
 	expect->done = calloc(expect->count, sizeof *expect->done);
 	expect->blocks = calloc(expect->count, sizeof *expect->blocks);
-	expect->generations = calloc(expect->count, sizeof *expect->generations);
-	CHECK(expect->done && expect->blocks && expect->generations);
-	for (uint32_t i = 0; i < expect->count; i++) {
-		kv_block_id block =
-			action->grant.blocks[action->grant.cached_blocks + i / SIM_LAYERS];
-		expect->blocks[i] = block;
-		expect->generations[i] = kv_pool_block(&node->kv.pool, block)->generation;
-	}
+	CHECK(expect->done && expect->blocks);
+	for (uint32_t i = 0; i < expect->count; i++)
+		expect->blocks[i] = action->grant.blocks[action->grant.cached_blocks + i / SIM_LAYERS];
 	list_push_back(&node->expects, &expect->link);
 	memset(ret_ticket, 0, 32);
 	memcpy(ret_ticket, &ticket, sizeof ticket);
