@@ -17,6 +17,8 @@
 
 #define ANSWER_BYTES_MAX (16u << 20)
 #define EVENT_BYTES_MAX (1u << 20)
+/* Of a request's id, which goes into a path. */
+#define ID_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 struct chat_config {
 	const char *url, *once, *system, *admin;
@@ -55,7 +57,7 @@ struct answer {
 	uint64_t asked_ns, first_ns, last_ns;
 	uint64_t pieces; /* events with text: one token each, or more when frames were merged */
 	json_int_t tokens, prompt_tokens, cached_tokens; /* from the usage event */
-	char problem[512];
+	char problem[512], id[128];
 };
 
 static const char *text_at(const json_t *value, const char *key)
@@ -82,6 +84,8 @@ static int take_event(struct answer *answer, const char *data)
 	const json_t *error = json_object_get(event, "error");
 	const char *content = text_at(
 		json_object_get(json_array_get(json_object_get(event, "choices"), 0), "delta"), "content");
+	if (!*answer->id)
+		snprintf(answer->id, sizeof answer->id, "%s", text_at(event, "id"));
 	if (error)
 		snprintf(answer->problem, sizeof answer->problem, "%s", text_at(error, "message"));
 	if (json_is_object(json_object_get(event, "usage")))
@@ -137,53 +141,43 @@ static int find_model(const struct client_url *url, const struct chat_config *co
 	return error;
 }
 
-/* KV bytes by transport, from the conductor's /stats: the sums over all nodes so far. */
-static json_t *transfer_bytes(const struct chat_config *config)
+/* What the conductor knows of the request: NULL when it does not say. */
+static json_t *find_trace(const struct chat_config *config, const char *id)
 {
-	const struct client_call call = { .method = "GET", .path = "/stats", .timeout_ns = config->timeout_ns };
+	char path[256];
 	struct client_url url;
 	struct buf body;
+	json_t *trace = NULL;
 	int status = 0;
-	json_t *sums = json_object(), *stats = NULL, *node, *value;
-	const char *transport;
-	size_t i;
 
+	if (!*config->admin || client_url_parse(config->admin, &url) || strspn(id, ID_CHARACTERS) != strlen(id))
+		return NULL;
+	snprintf(path, sizeof path, "/debug/requests/%.200s", id);
+	const struct client_call call = { .method = "GET", .path = path, .timeout_ns = config->timeout_ns };
 	buf_init(&body, ANSWER_BYTES_MAX);
-	if (*config->admin && !client_url_parse(config->admin, &url) && !client_do(&url, &call, &status, &body) &&
-	    status == 200)
-		stats = json_loads(body.data ? body.data : "", 0, NULL);
-	json_array_foreach(json_object_get(stats, "nodes"), i, node) {
-		json_object_foreach(json_object_get(json_object_get(node, "transfer"), "sent_bytes"), transport, value) {
-			json_int_t sum = json_integer_value(json_object_get(sums, transport));
-			json_object_set_new(sums, transport, json_integer(sum + json_integer_value(value)));
-		}
-	}
-	json_decref(stats);
+	if (!client_do(&url, &call, &status, &body) && status == 200)
+		trace = json_loads(body.data ? body.data : "", 0, NULL);
 	buf_fini(&body);
-	return sums;
+	return trace;
 }
 
-static void print_timing(const struct answer *answer, const struct chat_config *config, json_t *before)
+static void print_timing(const struct answer *answer, const struct chat_config *config)
 {
-	json_t *after = transfer_bytes(config), *value;
-	const char *transport;
+	json_t *trace = find_trace(config, answer->id);
+	const json_t *timings = json_object_get(trace, "timings");
+	json_int_t bytes = json_integer_value(json_object_get(timings, "transfer_bytes"));
 
-	if (!answer->pieces)
-		goto out;
 	fprintf(stderr, "[TTFT %.0f ms", (double)(answer->first_ns - answer->asked_ns) / 1e6);
 	if (answer->tokens > 1)
 		fprintf(stderr, ", TBT %.1f ms",
 			(double)(answer->last_ns - answer->first_ns) / 1e6 / (double)(answer->tokens - 1));
 	fprintf(stderr, "; %lld prompt tokens (%lld cached), %lld generated", (long long)answer->prompt_tokens,
 		(long long)answer->cached_tokens, (long long)answer->tokens);
-	json_object_foreach(after, transport, value) {
-		json_int_t bytes = json_integer_value(value) - json_integer_value(json_object_get(before, transport));
-		if (bytes)
-			fprintf(stderr, "; %lld KV bytes over %s", (long long)bytes, transport);
-	}
+	if (bytes)
+		fprintf(stderr, "; %lld KV bytes went from %s to %s over %s", (long long)bytes,
+			text_at(trace, "prefill_node"), text_at(trace, "decode_node"), text_at(timings, "transport"));
 	fprintf(stderr, "]\n");
-out:
-	json_decref(after);
+	json_decref(trace);
 }
 
 static void explain(const struct answer *answer, int error, int status, const struct buf *body)
@@ -211,7 +205,6 @@ static int ask(const struct client_url *url, const struct chat_config *config, c
 				    "stream", 1, "max_tokens", (json_int_t)config->max_tokens, "temperature",
 				    config->temperature, "stream_options", "include_usage", 1);
 	char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
-	json_t *before = config->timing ? transfer_bytes(config) : NULL;
 	const struct client_call call = { "POST", "/v1/chat/completions", text, config->timeout_ns, on_body, &answer };
 	buf_init(&body, ANSWER_BYTES_MAX);
 	buf_init(&answer.event, EVENT_BYTES_MAX);
@@ -223,12 +216,11 @@ static int ask(const struct client_url *url, const struct chat_config *config, c
 	fflush(stdout);
 	if (error || status != 200)
 		explain(&answer, error, status, &body);
-	else if (config->timing)
-		print_timing(&answer, config, before);
+	else if (config->timing && answer.pieces)
+		print_timing(&answer, config);
 	if (!error && status == 200)
 		json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "assistant", "content",
 							  answer.text.data ? answer.text.data : ""));
-	json_decref(before);
 	json_decref(request);
 	free(text);
 	buf_fini(&answer.event);

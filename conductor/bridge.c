@@ -1,6 +1,7 @@
 #include "conductor/bridge.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 
@@ -58,6 +59,24 @@ void bridge_fini(struct bridge *bridge)
 		ring_empty(&bridge->fronts[i].to_front);
 	}
 	bridge->front_count = 0;
+}
+
+void bridge_set_kv_format(struct bridge *bridge, uint32_t model, const uint8_t format[32])
+{
+	uint64_t words[4];
+	CHECK(model < BRIDGE_MODELS_MAX);
+	memcpy(words, format, sizeof words);
+	for (uint32_t i = 0; i < ARRAY_COUNT(words); i++)
+		atomic_store_explicit(&bridge->kv_formats[model][i], words[i], memory_order_relaxed);
+}
+
+void bridge_kv_format(struct bridge *bridge, uint32_t model, uint8_t ret_format[32])
+{
+	uint64_t words[4];
+	CHECK(model < BRIDGE_MODELS_MAX);
+	for (uint32_t i = 0; i < ARRAY_COUNT(words); i++)
+		words[i] = atomic_load_explicit(&bridge->kv_formats[model][i], memory_order_relaxed);
+	memcpy(ret_format, words, sizeof words);
 }
 
 bool bridge_to_core(struct bridge *bridge, uint32_t front, struct bridge_message *message)

@@ -100,6 +100,7 @@ void bridge_message_free(struct bridge_message *message); /* NULL does nothing *
 
 #define BRIDGE_FRONTS_MAX 16
 #define BRIDGE_RING_SLOTS 65536
+#define BRIDGE_MODELS_MAX 16
 
 struct bridge_front {
 	struct ring to_core, to_front;
@@ -113,6 +114,9 @@ struct bridge {
 	uv_async_t wake_core;
 	_Atomic bool ready;     /* every served model has a prefill and a decode place */
 	_Atomic bool draining;  /* SIGTERM came: new requests are 503 */
+	/* kv_format of each model's nodes, as they announce it; zeros before the first has joined.
+	 * Word by word: a reader that meets a change gets a mix, which names no block at all. */
+	_Atomic uint64_t kv_formats[BRIDGE_MODELS_MAX][4];
 	_Atomic uint32_t requests_open; /* submitted and not over; the queue bound reads it */
 	struct metrics *metrics;
 };
@@ -122,6 +126,9 @@ struct bridge {
 int bridge_init(struct bridge *bridge, uint32_t front_count, struct metrics *metrics);
 /* Both sides have stopped; messages still in the rings are freed. */
 void bridge_fini(struct bridge *bridge);
+
+void bridge_set_kv_format(struct bridge *bridge, uint32_t model, const uint8_t format[32]);
+void bridge_kv_format(struct bridge *bridge, uint32_t model, uint8_t ret_format[32]);
 
 /* Front side. false: the ring is full (answer 503); the message stays the caller's. */
 bool bridge_to_core(struct bridge *bridge, uint32_t front, struct bridge_message *message);

@@ -174,6 +174,26 @@ static const char *numerics_objection(const struct shell *shell, const struct sh
 	return NULL;
 }
 
+/* Nodes pair only when their blocks mean the same. The conductor has no weights to tell by: the
+ * first node of a model sets the format, until the last one has gone. */
+static const char *format_objection(struct shell *shell, const struct shell_conn *conn,
+				    const uint8_t format[32], uint32_t model)
+{
+	uint8_t known[32];
+	bool others = false;
+
+	for (uint32_t i = 0; i < CONDUCTOR_NODES_MAX; i++) {
+		const struct shell_conn *other = shell->members[i];
+		others |= other && !strcmp(other->model, conn->model) && strcmp(other->name, conn->name);
+	}
+	bridge_kv_format(shell->bridge, model, known);
+	if (others && memcmp(known, format, sizeof known))
+		return "its kv_format differs from that of the model's other nodes: another model file, or "
+		       "another block size";
+	bridge_set_kv_format(shell->bridge, model, format);
+	return NULL;
+}
+
 static void hello_keep(struct shell_conn *conn, const struct codec_hello *hello)
 {
 	conn->hello = *hello;
@@ -207,9 +227,11 @@ static int on_hello(struct shell *shell, struct shell_conn *conn, const struct c
 	const char *objection = NULL;
 	if (!model)
 		objection = "its model is not served here";
-	else if (!hello->kv_format || memcmp(hello->kv_format, model->kv_format, 32) != 0)
-		objection = "its kv_format differs: another model file, or another block size";
+	else if (!hello->kv_format)
+		objection = "it does not name its kv_format";
 	else
+		objection = format_objection(shell, conn, hello->kv_format, index);
+	if (!objection)
 		objection = numerics_objection(shell, conn);
 	if (objection) {
 		conn_refuse(shell, conn, objection, BATON_EFORMAT);

@@ -16,7 +16,6 @@ struct shell;
 struct shell_model {
 	const char *name; /* as served */
 	const struct model *model;
-	uint8_t kv_format[32];
 	uint32_t block_tokens;
 	uint32_t max_model_len;
 };

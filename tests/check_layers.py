@@ -44,7 +44,7 @@ def owner(table, path):
 
 def resolve(root, source, name):
     """The repository file that an #include names, or None for one from outside."""
-    if name == "baton.pb-c.h":
+    if os.path.basename(name) == "baton.pb-c.h":  # generated
         return "proto/baton.proto"
     for base in (os.path.dirname(source), "", "lib", "proto"):
         path = os.path.normpath(os.path.join(base, name))
@@ -80,8 +80,23 @@ def check_file(root, table, source):
     return problems
 
 
+def check_alone(root, table):
+    """A header that a row names alone drags nothing along that the row could not use itself."""
+    problems = []
+    for row, (allowed, _) in table.items():
+        for header in allowed:
+            if not header.endswith(".h") or not os.path.exists(os.path.join(root, header)):
+                continue
+            with open(os.path.join(root, header), encoding="utf-8") as file:
+                targets = [resolve(root, header, name) for _, name in INCLUDE.findall(file.read())]
+            for target in filter(None, targets):
+                if not {owner(table, target), target, "*"} & allowed:
+                    problems.append(f"{header}: {row} may use this header, but not {target}, which it includes")
+    return problems
+
+
 def check(root, table):
-    problems, count = [], 0
+    problems, count = check_alone(root, table), 0
     for source in sorted(sources(root)):
         problems += check_file(root, table, source)
         count += 1

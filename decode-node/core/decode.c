@@ -264,6 +264,7 @@ static void report(struct decode *d, struct decode_request *request, struct node
 		action = node_actions_add(actions, NODE_DO_TOKENS, &request->ref,
 					  decode__handle(d, request));
 		action->tokens.v = &actions->tokens[actions->token_count];
+		action->tokens.want_logprobs = request->sampling.want_logprobs;
 		if (!request->reported && !request->local) {
 			action->tokens.has_transfer = true;
 			action->tokens.transfer_ns = request->exposed_ns;
@@ -378,7 +379,8 @@ static void end_drained(struct decode *d, struct decode_request *request, const 
 static void end_late(struct decode *d, struct decode_request *request, const struct node_event *event,
 		     struct node_actions *actions)
 {
-	if (request->state != DECODE_RUNNING &&
+	/* A prompt that this process computes itself needs no such guard. */
+	if (request->state != DECODE_RUNNING && !request->local &&
 	    event->now_ns - request->progress_ns >= d->config.landing_timeout_ns)
 		decode__return(d, request, RETURNED_TIMEOUT, actions);
 }

@@ -64,7 +64,7 @@ static void check_seat(const struct decode *d, const struct decode_seat *seat)
 		CHECK(seat->sequence.block_count ==
 		      kv_blocks_for(seat->sequence.token_count, d->node->block_tokens));
 		CHECK(seat->position < seat->request->sampling.max_tokens);
-		CHECK(seat->sequence.token_count + 1 < d->config.max_model_len);
+		CHECK(seat->sequence.token_count + !seat->in_batch < d->config.max_model_len);
 		break;
 	case SEAT_ENDING:
 		CHECK(d->batch_out);

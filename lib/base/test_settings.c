@@ -264,6 +264,7 @@ int main(void)
 		cmocka_unit_test(test_refusals),     cmocka_unit_test(test_print_config),
 		cmocka_unit_test(test_printing),
 	};
+	clearenv(); /* whoever runs this may have settings of their own there */
 	int fd = mkstemp(path);
 	if (fd < 0)
 		return 1;

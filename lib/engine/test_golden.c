@@ -285,12 +285,121 @@ static void test_exact(void **state)
 	assert_true(compared >= 2 * 22); /* plain C at the least */
 }
 
+/* K and V of a token where kv/shape.h says, in any block length; the rest of a block zero. */
+static void check_arena(struct rig *a, const kv_block_id *a_blocks, struct rig *b,
+			const kv_block_id *b_blocks, uint32_t count)
+{
+	uint32_t dim = a->config->head_dim, heads = a->config->kv_head_count;
+	for (uint32_t layer = 0; layer < a->config->layer_count; layer++) {
+		for (uint32_t t = 0; t < a->shape.block_tokens; t++) {
+			struct rig *rigs[2] = { a, b };
+			const kv_block_id *blocks[2] = { a_blocks, b_blocks };
+			const uint16_t *slice[2];
+			uint32_t inside[2];
+			for (int r = 0; r < 2; r++) {
+				uint32_t length = rigs[r]->shape.block_tokens;
+				inside[r] = t % length;
+				if (t / length >= kv_blocks_for(count, length)) {
+					slice[r] = NULL;
+					continue;
+				}
+				slice[r] = (const uint16_t *)((uint8_t *)rigs[r]->arena +
+							      blocks[r][t / length].v *
+								      kv_shape_block_bytes(&rigs[r]->shape) +
+							      kv_shape_slice_offset(&rigs[r]->shape, layer));
+			}
+			for (uint32_t i = 0; i < heads * dim; i++) {
+				uint16_t k[2] = { 0 }, v[2] = { 0 };
+				uint32_t head = i / dim, d = i % dim;
+				for (int r = 0; r < 2; r++) {
+					if (!slice[r])
+						continue;
+					uint32_t length = rigs[r]->shape.block_tokens, x = inside[r];
+					const uint16_t *base = slice[r] + (size_t)head * 2 * length * dim;
+					k[r] = base[(x / 16 * dim + d) * 16 + x % 16];
+					v[r] = base[(length + x) * dim + d];
+				}
+				assert_int_equal(k[0], k[1]);
+				assert_int_equal(v[0], v[1]);
+				if (t >= count)
+					assert_true(k[0] == 0 && v[0] == 0);
+			}
+		}
+	}
+}
+
+static void test_arena(void **state)
+{
+	struct rig a, b;
+	uint32_t ids[21];
+	const struct rig_options long_blocks = { .threads = 2, .block_tokens = 64, .block_count = 4,
+						 .batch_tokens = 64 };
+	const struct rig_options short_blocks = { .threads = 1, .block_tokens = 16, .block_count = 4,
+						  .batch_tokens = 64 };
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_COUNT(ids); i++)
+		ids[i] = i * 13;
+	assert_true(rig_open(&a, golden_path("tiny/tiny-llama-f16-tied.gguf"), &long_blocks));
+	assert_true(rig_open(&b, golden_path("tiny/tiny-llama-f16-tied.gguf"), &short_blocks));
+	kv_block_id *a_blocks = rig_blocks(&a, 21), *b_blocks = rig_blocks(&b, 21);
+	rig_feed(&a, a_blocks, 0, ids, 21, CHUNK_ALL, NULL);
+	rig_feed(&b, b_blocks, 0, ids, 21, 5, NULL);
+	check_arena(&a, a_blocks, &b, b_blocks, 21);
+	/* The padding of a slice is zero too. */
+	uint32_t used = 64 * 2 * a.config->kv_head_count * a.config->head_dim * 2;
+	uint8_t *block = (uint8_t *)a.arena + a_blocks[0].v * kv_shape_block_bytes(&a.shape);
+	for (uint32_t i = used; i < kv_shape_slice_bytes(&a.shape, 0); i++)
+		assert_int_equal(block[i], 0);
+	free(a_blocks);
+	free(b_blocks);
+	rig_close(&a);
+	rig_close(&b);
+}
+
+static void count_layer(void *context, uint32_t layer)
+{
+	uint32_t *next = context;
+	assert_int_equal(layer, *next);
+	++*next;
+}
+
+/* Layers one call at a time are the whole model, and each is announced once, in order. */
+static void test_layer_ranges(void **state)
+{
+	struct rig rig;
+	uint32_t ids[30], next = 0;
+	(void)state;
+	for (uint32_t i = 0; i < ARRAY_COUNT(ids); i++)
+		ids[i] = i * 7;
+	assert_true(rig_open(&rig, golden_path("tiny/tiny-llama-q4_1.gguf"), &plain_options));
+	uint32_t vocab = rig.config->vocab_count;
+	float *whole = malloc(30ull * vocab * sizeof *whole), *parts = malloc(30ull * vocab * sizeof *parts);
+	kv_block_id *a = rig_blocks(&rig, 30), *b = rig_blocks(&rig, 30);
+	rig_feed(&rig, a, 0, ids, 30, CHUNK_ALL, whole);
+	struct engine_rows rows = { .blocks = b, .tokens = ids, .token_count = 30, .ret_logits = parts };
+	for (uint32_t layer = 0; layer < rig.config->layer_count; layer++) {
+		struct engine_batch batch = { .rows = &rows, .rows_count = 1, .layer_first = layer,
+					      .layer_end = layer + 1, .on_layer = count_layer,
+					      .context = &next };
+		assert_int_equal(engine_run(rig.engine, &batch), 0);
+	}
+	assert_int_equal(next, rig.config->layer_count);
+	assert_memory_equal(parts, whole, 30ull * vocab * sizeof *whole);
+	free(whole);
+	free(parts);
+	free(a);
+	free(b);
+	rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_golden),
 		cmocka_unit_test(test_greedy),
 		cmocka_unit_test(test_exact),
+		cmocka_unit_test(test_arena),
+		cmocka_unit_test(test_layer_ranges),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@ struct kv_node {
 	struct kv_pool pool;
 	struct kv_index index;
 	uint32_t block_tokens;
+	bool caching_off; /* nothing is committed, so no prompt finds anything */
 	uint64_t evictions;
 };
 

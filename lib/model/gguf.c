@@ -608,20 +608,18 @@ static int load_header(struct gguf *g, uint64_t *ret_tensor_count)
 static int load_names(struct gguf *g, const char *path)
 {
 	struct model *model = g->model;
-	struct text name, chat_template;
-	int error;
-	if ((error = get_text(g, "general.name", &name)) < 0 ||
-	    (error = get_text(g, "tokenizer.chat_template", &chat_template)) < 0)
+	struct text chat_template;
+	int error = get_text(g, "tokenizer.chat_template", &chat_template);
+	if (error < 0)
 		return error;
-	if (!name.bytes) {
-		const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-		name = (struct text){ base, strlen(base) };
-		if (name.bytes > 5 && strcmp(base + name.bytes - 5, ".gguf") == 0)
-			name.bytes -= 5;
-	}
-	if (memchr(name.data, 0, name.bytes) ||
-	    memchr(chat_template.data, 0, chat_template.bytes))
-		return model__fail(model, "general.name or the chat template holds a NUL");
+	/* The file's own name, not general.name: that one is prose, with spaces, and the same for
+	 * every quantisation of a model. */
+	const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+	struct text name = { base, strlen(base) };
+	if (name.bytes > 5 && strcmp(base + name.bytes - 5, ".gguf") == 0)
+		name.bytes -= 5;
+	if (memchr(chat_template.data, 0, chat_template.bytes))
+		return model__fail(model, "the chat template holds a NUL");
 	model->config.name = model__copy(model, name);
 	if (!model->config.name)
 		return -ENOMEM;

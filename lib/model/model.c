@@ -15,13 +15,7 @@
 #include "model/private.h"
 #include "model/tokenizer.h"
 
-#define ARENA_CHUNK_BYTES ((size_t)256 << 10)
-
-struct arena_chunk {
-	struct arena_chunk *next;
-	size_t used, capacity;
-	_Alignas(16) char bytes[];
-};
+#define MEMORY_CHUNK_BYTES ((size_t)256 << 10)
 
 bool text_is(struct text text, const char *value)
 {
@@ -30,31 +24,12 @@ bool text_is(struct text text, const char *value)
 
 void *model__alloc(struct model *model, size_t count, size_t bytes)
 {
-	size_t need;
-	if (__builtin_mul_overflow(count, bytes, &need) || need > SIZE_MAX / 4)
-		return NULL;
-	need = ALIGN_UP(MAX(need, (size_t)1), (size_t)16);
-	struct arena_chunk *chunk = model->arena;
-	if (!chunk || chunk->capacity - chunk->used < need) {
-		size_t capacity = MAX(need, ARENA_CHUNK_BYTES);
-		chunk = calloc(1, sizeof(*chunk) + capacity);
-		if (!chunk)
-			return NULL;
-		chunk->capacity = capacity;
-		chunk->next = model->arena;
-		model->arena = chunk;
-	}
-	void *memory = chunk->bytes + chunk->used;
-	chunk->used += need;
-	return memory;
+	return memory_alloc(&model->memory, count, bytes);
 }
 
 char *model__copy(struct model *model, struct text text)
 {
-	char *copy = model__alloc(model, text.bytes + 1, 1);
-	if (copy && text.bytes)
-		memcpy(copy, text.data, text.bytes);
-	return copy;
+	return memory_copy(&model->memory, text.data, text.bytes);
 }
 
 int model__fail(struct model *model, const char *format, ...)
@@ -140,6 +115,7 @@ int model_open(const char *path, int flags, struct model **ret_model, char *ret_
 	struct model *model = calloc(1, sizeof(*model));
 	if (!model)
 		return -ENOMEM;
+	memory_init(&model->memory, MEMORY_CHUNK_BYTES, 0);
 	model->flags = flags;
 	model->error = ret_error;
 	model->error_bytes = error_bytes;
@@ -166,10 +142,7 @@ void model_close(struct model *model)
 	for (uint32_t i = 0; i < model->map_count; i++)
 		munmap(model->maps[i].data, model->maps[i].bytes);
 	free(model->maps);
-	for (struct arena_chunk *chunk = model->arena, *next; chunk; chunk = next) {
-		next = chunk->next;
-		free(chunk);
-	}
+	memory_fini(&model->memory);
 	free(model);
 }
 

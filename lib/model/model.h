@@ -46,7 +46,7 @@ enum { MODEL_NO_WEIGHTS = 1 };
 
 struct model_config {
 	enum model_arch arch;
-	const char *name; /* file's general.name, else the file's base name */
+	const char *name; /* the file's or folder's base name, without .gguf */
 	uint32_t layer_count, embedding, head_count, kv_head_count, head_dim, feed_forward;
 	uint32_t vocab_count, context_tokens;
 	float norm_epsilon;

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "model/memory.h"
 #include "model/model.h"
 
 /* Borrowed bytes, not NUL-terminated: often a piece of the map. */
@@ -57,18 +58,16 @@ enum {
 	VOCAB_STRIP_RIGHT = 2,
 };
 
-/* Scores up to this one: the token is never the result of a merge. */
-#define SPM_SCORE_NEVER (-1e30f)
 
-/* All pointers live as long as the model: in the map, in its arena, or in static storage. */
+/* All pointers live as long as the model: in the map, in its memory, or in static storage. */
 struct vocab {
 	enum vocab_kind kind;
 	uint32_t token_count;
 	struct text *tokens;
 	uint8_t *types;      /* enum vocab_type */
-	float *scores;       /* SPM only */
+	float *scores;       /* SPM of GGUF files: the best-scored token is merged first */
 	uint32_t merge_count;
-	struct vocab_merge *merges; /* BPE only, best first */
+	struct vocab_merge *merges; /* all others, best first */
 	/* BPE: each pattern isolates its matches within what the one before left, in order. */
 	struct text patterns[VOCAB_PATTERNS_MAX];
 	uint32_t pattern_count;
@@ -85,8 +84,6 @@ struct model_map {
 	size_t bytes;
 };
 
-struct arena_chunk;
-
 struct model {
 	struct model_config config;
 	struct model_map *maps;
@@ -98,7 +95,7 @@ struct model {
 	const char *chat_template;
 	struct vocab vocab;
 	struct tokenizer *tokenizer;
-	struct arena_chunk *arena;
+	struct memory memory;
 	char *error; /* model_open()'s caller's */
 	size_t error_bytes;
 };

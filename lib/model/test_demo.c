@@ -1,4 +1,5 @@
 /* The demo model: its config, its tokenizer on every golden row. Exit 77 without the file. */
+#include "model/template.h"
 #include "model/test_util.h"
 
 static struct model *model;
@@ -102,6 +103,41 @@ static void test_invalid(void **state)
 	free(ids.v);
 }
 
+/* Prompts as Jinja renders them, and their ids: contents with special strings stay text. */
+static void test_chat(void **state)
+{
+	struct golden golden;
+	struct chat_template *t;
+	char error[256];
+	unsigned injections = 0;
+	if (chat_template_compile(model_chat_template(model), &t, error, sizeof(error)) < 0)
+		fail_msg("%s", error);
+	golden_open(&golden, "chat.jsonl");
+	for (json_t *row; (row = golden_next(&golden)); json_decref(row)) {
+		const json_t *prompt = json_object_get(row, "prompt");
+		bool injection = json_is_true(json_object_get(row, "injection"));
+		struct token_ids ids = { 0 };
+		struct buf out;
+		char name[64];
+		snprintf(name, sizeof(name), "chat row %u", golden.row);
+		buf_init(&out, 0);
+		if (chat_template_render(t, row, &out, error, sizeof(error)) < 0 ||
+		    chat_template_tokenize(t, model_tokenizer(model), row, &ids, error,
+					   sizeof(error)) < 0)
+			fail_msg("%s: %s", name, error);
+		assert_int_equal(out.bytes, json_string_length(prompt));
+		assert_memory_equal(out.data, json_string_value(prompt), out.bytes);
+		assert_ids(name, &ids,
+			   json_object_get(row, injection ? "ids_content_plain" : "ids"));
+		injections += injection;
+		buf_fini(&out);
+		free(ids.v);
+	}
+	assert_int_equal(golden.row, 112);
+	assert_int_equal(injections, 18);
+	chat_template_free(t);
+}
+
 int main(void)
 {
 	const char *path = demo_model_path();
@@ -112,6 +148,7 @@ int main(void)
 		cmocka_unit_test(test_config),
 		cmocka_unit_test(test_tokenizer),
 		cmocka_unit_test(test_invalid),
+		cmocka_unit_test(test_chat),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	model_close(model);

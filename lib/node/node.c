@@ -459,7 +459,10 @@ static int open_model(struct node *node)
 		log_error("--kv-cache-memory-bytes %llu holds less than one context of %u tokens: give at least %llu, or a smaller --max-model-len",
 			  (unsigned long long)config->kv_bytes, node->max_model_len,
 			  (unsigned long long)(blocks_min * kv_shape_block_bytes(&node->shape)));
-	return status < 0 ? status : kv_node_init(&node->kv, node->arena.block_count, node->shape.block_tokens);
+	if (status >= 0)
+		status = kv_node_init(&node->kv, node->arena.block_count, node->shape.block_tokens);
+	node->kv.caching_off = !config->prefix_caching;
+	return status;
 }
 
 static int open_roles(struct node *node, const struct node_role_maker makers[], uint32_t maker_count)

@@ -11,8 +11,9 @@
  *     batch done                              ->  NODE_BATCH_DONE to each role
  *
  * Rules for the shell
- *   R1  Actions are done in order and before the next step of any core: their pointers lead into
- *       the core's state and are valid until then.
+ *   R1  Actions are done in order, before the next event comes in: their pointers lead into the
+ *       core's state and are valid until then. What R5 passes from core to core while doing them
+ *       does not count as an event that comes in.
  *   R2  At most one batch is out. From schedule to NODE_BATCH_DONE the page tables, tokens and
  *       sampling facts that the batch points to do not change. An empty batch is not run and
  *       has no NODE_BATCH_DONE.
@@ -76,20 +77,21 @@ static inline bool node_ref_equal(const struct node_ref *a, const struct node_re
 	return a->conductor == b->conductor && a->request == b->request && a->epoch == b->epoch;
 }
 
-/* A slot of a core and which of its lives: a late completion for a reused slot is recognised.
- * Fits the `user` of a transfer. Never 0. */
+/* A slot of a role's core and which of its lives: a late completion for a reused slot is
+ * recognised, and the two cores of a process never give the same. Fits the `user` of a transfer.
+ * Never 0. */
 typedef struct {
 	uint64_t v;
 } node_handle;
 
-static inline node_handle node_handle_make(uint32_t index, uint32_t generation)
+static inline node_handle node_handle_make(enum node_role role, uint32_t index, uint32_t generation)
 {
-	return (node_handle){ (uint64_t)generation << 32 | index };
+	return (node_handle){ (uint64_t)generation << 32 | (uint32_t)role << 30 | index };
 }
 
 static inline uint32_t node_handle_index(node_handle handle)
 {
-	return (uint32_t)handle.v;
+	return (uint32_t)handle.v & ((1u << 30) - 1);
 }
 
 struct node_sampling {
@@ -317,6 +319,7 @@ struct node_action {
 		struct {
 			const struct node_token *v;
 			uint32_t count; /* 0: facts only */
+			bool want_logprobs;
 			bool has_prefill; /* p, with its first tokens */
 			uint32_t cached_tokens;
 			uint64_t prefill_ns, queue_ns;

@@ -133,6 +133,16 @@ static inline struct xfer_peer *end_peer(struct end *end, struct end *target)
 	return peer;
 }
 
+/* Waits until the slab has @value there. Through the file, so that it is no data race. */
+static inline void end_await_byte(struct end *end, uint64_t offset, uint8_t value)
+{
+	uint8_t byte;
+	do
+		assert_int_equal(pread(end->slab.memfd, &byte, 1, (off_t)offset), 1);
+	while (byte != value && !poll(NULL, 0, 1));
+	assert_int_equal(byte, value);
+}
+
 struct grant {
 	xfer_expect_id id;
 	uint8_t ticket[XFER_TICKET_BYTES_MAX];

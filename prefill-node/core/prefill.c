@@ -285,6 +285,7 @@ static uint32_t report_tokens(struct prefill *p, struct prefill_slot *slot, cons
 		node_actions_add(actions, NODE_DO_TOKENS, &request->ref, prefill__handle(p, slot));
 	action->tokens.v = tokens;
 	action->tokens.count = count;
+	action->tokens.want_logprobs = request->sampling.want_logprobs;
 	action->tokens.has_prefill = true;
 	action->tokens.cached_tokens = slot->cached_tokens;
 	action->tokens.prefill_ns = event->now_ns - slot->started_ns;

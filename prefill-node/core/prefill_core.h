@@ -54,7 +54,7 @@ extern const struct sm_state prefill__states[];
 
 static inline node_handle prefill__handle(const struct prefill *p, const struct prefill_slot *slot)
 {
-	return node_handle_make((uint32_t)(slot - p->slots), slot->generation);
+	return node_handle_make(NODE_ROLE_PREFILL, (uint32_t)(slot - p->slots), slot->generation);
 }
 
 static inline bool prefill__sends(const struct prefill_slot *slot)

@@ -66,7 +66,7 @@ def test_unit_flags_exist(unit):
     assert set(flags) <= settings_of(name)
 
 
-@pytest.mark.parametrize("name, document", documents(), ids=lambda value: value if isinstance(value, str) else value["kind"])
+@pytest.mark.parametrize("name, document", list(documents()), ids=lambda value: value if isinstance(value, str) else value["kind"])
 def test_manifest_fits_schema(name, document):
     import kubernetes_validate
     kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
@@ -80,7 +80,7 @@ def test_schema_check_can_fail():
         kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
 
 
-@pytest.mark.parametrize("name, pod", pod_templates(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize("name, pod", list(pod_templates()), ids=lambda value: value if isinstance(value, str) else "")
 def test_manifest_is_true_to_the_daemon(name, pod):
     (container,) = pod["containers"]
     binary = container["command"][0].removeprefix("baton-")

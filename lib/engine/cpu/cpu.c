@@ -1,4 +1,5 @@
 /* The cpu engine's life: checks, choice of the path, weights, memory, threads. */
+#include <cpuid.h>
 #include <errno.h>
 #include <math.h>
 #include <sched.h>
@@ -20,10 +21,16 @@ static const struct {
 	{ ENGINE_ISA_PLAIN, &cpu_kernels_plain },
 };
 
+/* clang's __builtin_cpu_supports() does not know f16c. */
+static bool cpu_has_f16c(void)
+{
+	unsigned eax, ebx, ecx, edx;
+	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+
 static bool cpu_has(enum engine_isa isa)
 {
-	bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-		    __builtin_cpu_supports("f16c");
+	bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
 	bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 		      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 	switch (isa) {
@@ -38,7 +45,7 @@ static bool cpu_has(enum engine_isa isa)
 	}
 }
 
-static const struct cpu_kernels *choose_kernels(enum engine_isa isa)
+const struct cpu_kernels *cpu_kernels_find(enum engine_isa isa)
 {
 	for (size_t i = 0; i < ARRAY_COUNT(paths); i++)
 		if ((isa == ENGINE_ISA_AUTO || isa == paths[i].isa) && cpu_has(paths[i].isa))
@@ -94,7 +101,7 @@ int engine_cpu_open(const struct engine_config *config, struct engine **ret_engi
 		    size_t error_bytes)
 {
 	const struct model_config *m = model_config(config->model);
-	const struct cpu_kernels *kernels = choose_kernels(config->isa);
+	const struct cpu_kernels *kernels = cpu_kernels_find(config->isa);
 	const char *objection = model_objection(m, &config->shape);
 	if (!kernels) {
 		snprintf(ret_error, error_bytes, "this CPU lacks the instructions of the forced path");

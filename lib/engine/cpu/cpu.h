@@ -104,6 +104,8 @@ struct cpu {
 	void *memory; /* one allocation behind all of the above */
 };
 
+/* cpu.c: the kernels of a path, the best for AUTO; NULL where this CPU lacks it. */
+const struct cpu_kernels *cpu_kernels_find(enum engine_isa isa);
 /* load.c */
 int cpu_load(struct cpu *cpu, char *ret_error, size_t error_bytes);
 void cpu_unload(struct cpu *cpu);
