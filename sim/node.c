@@ -339,8 +339,9 @@ static void run_layer(struct sim *sim, void *argument, bool alive)
 
 static void links_reset(struct sim_node *node);
 
-/* Stood still for longer than its lease: nothing of the former life is believed any more. */
-static void notice_sleep(struct sim_node *node)
+/* Stood still for longer than its lease: nothing of the former life is believed any more.
+ * Asked at every turn, before anything else. */
+void sim_node_notice_sleep(struct sim_node *node)
 {
 	uint64_t now_ns = node->sim->now_ns;
 	uint64_t lease_ns = MAX(SLEEP_NS, node->welcomed ? node->lease_ns : 0);
@@ -361,7 +362,7 @@ static void run_batch_done(struct sim *sim, void *argument, bool alive)
 		return;
 	sim_engine_sample(node);
 	node->busy = false;
-	notice_sleep(node);
+	sim_node_notice_sleep(node);
 	sim_node_event(node, &(struct node_event){ .kind = NODE_BATCH_DONE,
 						   .batch = { &node->batch, node->sampled } });
 	sim_node_pump(node);
@@ -470,8 +471,7 @@ static void on_welcome(struct sim_node *node, const uint8_t *body, uint32_t byte
 		return;
 	}
 	if (!welcome.accepted) {
-		renew(node);
-		sim_close(node->sim, node->conductor, CLIENT_SIDE);
+		links_reset(node);
 		return;
 	}
 	node->welcomed = true;
@@ -543,7 +543,7 @@ static void conductor_on_frame(struct sim *sim, struct sim_conn *conn, uint16_t 
 	struct sim_node *node = context;
 
 	(void)sim;
-	notice_sleep(node);
+	sim_node_notice_sleep(node);
 	if (node->conductor != conn || conn->closed[CLIENT_SIDE])
 		return;
 	if (type == FRAME_WELCOME) {
@@ -673,7 +673,7 @@ static void peer_on_frame(struct sim *sim, struct sim_conn *conn, uint16_t type,
 	struct sim_node *node = peer->node;
 	struct node_event event;
 
-	notice_sleep(node);
+	sim_node_notice_sleep(node);
 	if (conn->closed[peer->side])
 		return;
 	if (!peer->introduced) {
@@ -744,7 +744,7 @@ static void run_tick(struct sim *sim, void *argument, bool alive)
 
 	if (!alive || sim->failed)
 		return;
-	notice_sleep(node);
+	sim_node_notice_sleep(node);
 	sim_node_event(node, &(struct node_event){ .kind = NODE_TICK });
 	if (node->state == 3 && (!node->decode || decode_idle(node->decode)) &&
 	    (!node->prefill || prefill_idle(node->prefill)))

@@ -178,6 +178,7 @@ void *sim_node_accept(struct sim *sim, struct sim_node *node, struct sim_conn *c
 void sim_node_event(struct sim_node *node, struct node_event *event);
 void sim_node_defer(struct sim_node *node, const struct node_event *event);
 void sim_node_pump(struct sim_node *node);
+void sim_node_notice_sleep(struct sim_node *node);
 extern const struct sim_conn_ops sim_node_conductor_ops, sim_node_peer_ops;
 
 void sim_transfer_reserve(struct sim_node *node, const struct node_action *action);

@@ -56,6 +56,7 @@ static void run_outcome(struct sim *sim, void *argument, bool alive)
 	free(outcome);
 	if (!alive)
 		return;
+	sim_node_notice_sleep(node);
 	sim_node_event(node, &event);
 	sim_node_pump(node);
 }
@@ -129,6 +130,8 @@ static void run_write(struct sim *sim, void *argument, bool alive)
 		outcome_post(sim, flight, -ECONNRESET);
 		return;
 	}
+	sim_node_notice_sleep(node);
+	expect = expect_find(node, flight->expect);
 	owner_check(node, flight);
 	struct sim_slice *slice = slice_at(node, flight->into, flight->layer);
 	*slice = flight->sent;
