@@ -141,7 +141,7 @@ def test_kill_and_resume(expected, victim, delay):
 def test_no_other_node_is_one_clear_error():
     """The only decode node dies and stays away: one error, as an event in a stream, and no hang."""
     with cluster(prefill=1, decode=1, sets=["conductor.resume-wait=500"]) as running:
-        stream = running.stream("/v1/completions", {"model": running.model(), **body(0, tokens=400)})
+        stream = running.stream("/v1/completions", {"model": running.model(), **body(0, tokens=300)})
         events = iter(stream)
         for _ in range(3):
             next(events)
