@@ -603,7 +603,7 @@ static void test_logprobs(void **state)
 		char body[512];
 		bool done;
 		snprintf(body, sizeof body,
-			 "{" HELLO ",\"max_tokens\":150,\"logprobs\":true,\"top_logprobs\":3,\"stream\":%s}",
+			 "{" HELLO ",\"max_tokens\":150,\"temperature\":0,\"logprobs\":true,\"top_logprobs\":3,\"stream\":%s}",
 			 stream ? "true" : "false");
 		struct answer a = ask("POST", CHAT, NULL, body);
 		json_t *list = stream ? events(&a, &done) : json_pack("[O]", a.json);
@@ -731,6 +731,48 @@ static void test_slow_reader(void **state)
 	}
 	json_decref(list);
 	answer_free(&a);
+}
+
+/* Bodies that are read on another thread. */
+static void test_large_bodies(void **state)
+{
+	struct buf body;
+	buf_init(&body, 0);
+	buf_append_text(&body, "{\"prompt\":\"");
+	for (int i = 0; i < 200000; i++)
+		buf_append(&body, "ab ", 3);
+	buf_append_text(&body, "\"}");
+	struct answer a = ask("POST", COMPLETION, NULL, body.data);
+	assert_int_equal(a.status, 400);
+	assert_non_null(strstr(text_at(a.json, "error.message"), "512 tokens"));
+	answer_free(&a);
+	a = ask("POST", "/tokenize", NULL, body.data);
+	assert_int_equal(a.status, 200);
+	assert_int_equal(json_integer_value(at(a.json, "count")),
+			 (json_int_t)json_array_size(at(a.json, "tokens")));
+	answer_free(&a);
+	/* Others are answered meanwhile, and who goes while it lasts is forgotten. */
+	int busy[4];
+	for (int i = 0; i < 4; i++) {
+		busy[i] = dial(world.port);
+		send_request(busy[i], "POST", i % 2 ? "/tokenize" : COMPLETION, NULL, body.data);
+	}
+	a = ask("GET", "/health", NULL, NULL);
+	assert_int_equal(a.status, 200);
+	answer_free(&a);
+	for (int i = 0; i < 4; i++)
+		close(busy[i]);
+	/* Served like a small one when it fits. */
+	buf_clear(&body);
+	buf_append_text(&body, "{\"prompt\":\"Hi\",\"max_tokens\":3,\"ignored\":\"");
+	for (int i = 0; i < 60000; i++)
+		buf_append(&body, "x", 1);
+	buf_append_text(&body, "\",\"stop\":[\"zq\"]}");
+	a = ask("POST", COMPLETION, NULL, body.data);
+	assert_int_equal(a.status, 200);
+	assert_int_equal(json_integer_value(at(a.json, "usage.completion_tokens")), 3);
+	answer_free(&a);
+	buf_fini(&body);
 }
 
 static void test_endpoints(void **state)
@@ -912,7 +954,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_streams),	 cmocka_unit_test(test_stops),
 		cmocka_unit_test(test_logprobs), cmocka_unit_test(test_cancel),
 		cmocka_unit_test(test_failures), cmocka_unit_test(test_slow_reader),
-		cmocka_unit_test(test_endpoints), cmocka_unit_test(test_metrics),
+		cmocka_unit_test(test_endpoints), cmocka_unit_test(test_large_bodies), cmocka_unit_test(test_metrics),
 		cmocka_unit_test(test_admin),	 cmocka_unit_test(test_gates),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
