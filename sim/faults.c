@@ -32,7 +32,7 @@ static void freeze(struct sim *sim)
 		sim_chance(sim, 100) ? &sim->conductor_process : &any_node(sim)->process;
 	uint64_t long_ns = sim_chance(sim, 400) ? 7 * NS_PER_S : NS_PER_S;
 
-	if (!process->alive)
+	if (!process->alive || process->frozen_ns > sim->now_ns)
 		return;
 	sim->result.freezes++;
 	process->frozen_ns = MIN(sim->now_ns + sim_random(sim, long_ns), sim->storm_end_ns);
