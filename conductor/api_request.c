@@ -163,7 +163,8 @@ static struct request_spec *spec_new(const struct api_request *request,
 	const struct fronts_config *config = request->front->fronts->config;
 	uint8_t kv_format[32];
 	if (request->part_count > 1)
-		snprintf(spec->name, sizeof spec->name, "%.41s-%u", request->name, index);
+		snprintf(spec->name, sizeof spec->name, "%.41s-%u", request->name,
+			 (uint16_t)index);
 	else
 		snprintf(spec->name, sizeof spec->name, "%s", request->name);
 	spec->model = (uint32_t)(request->model - config->models);

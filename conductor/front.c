@@ -20,6 +20,8 @@ static void unsent_flush(struct front *front)
 {
 	struct bridge *bridge = front->fronts->bridge;
 	uint32_t sent = 0;
+	if (!front->unsent_count)
+		return;
 	while (sent < front->unsent_count &&
 	       bridge_to_core(bridge, front->index, front->unsent[sent]))
 		sent++;

@@ -485,7 +485,11 @@ static void test_slow_reader(void **state)
 	say(fd, "GET /flood HTTP/1.1\r\n" HOST CLOSE "\r\n");
 	usleep(200000);
 	char *answer = hear(fd, NULL);
-	assert_true(count_of(answer, "ffffffff") >= 512 * FLOOD_PIECE / 8);
+	size_t letters = 0;
+	for (const char *p = answer; *p; p++)
+		letters += *p == 'f';
+	/* Chunk sizes are hexadecimal, so a few more. */
+	assert_true(letters >= 512 * FLOOD_PIECE);
 	free(answer);
 	close(fd);
 	assert_true(f->flood_queued_max <= 6 * FLOOD_PIECE);

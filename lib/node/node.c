@@ -18,7 +18,7 @@
 #include "node/private.h"
 #include "proto/frame.h"
 
-/* Longer than this without a turn of the loop, and a lease may have run out unseen. */
+/* Longer than this, or than a lease, without a turn of the loop, and the lease ran out unseen. */
 #define NODE_SLEEP_NS (2 * NS_PER_S)
 
 /* ---- events and actions ---- */
@@ -318,8 +318,8 @@ void node_notice_sleep(struct node *node)
 	uint64_t now_ns = clock_now_ns();
 	uint64_t lease_ns = NODE_SLEEP_NS;
 	for (uint32_t i = 0; i < node->conductor_count; i++)
-		if (node->conductors[i].welcomed && node->conductors[i].lease_ns > lease_ns)
-			lease_ns = node->conductors[i].lease_ns;
+		if (node->conductors[i].welcomed)
+			lease_ns = MIN(lease_ns, node->conductors[i].lease_ns);
 	bool slept = node->turned_ns && now_ns - node->turned_ns > lease_ns;
 	node->turned_ns = now_ns;
 	if (!slept || node->state == NODE_STARTING)
@@ -389,6 +389,8 @@ static bool node_settle(struct node *node)
 {
 	uint64_t deadline_ns = clock_now_ns() + 3 * NS_PER_S;
 	while ((!node_idle(node) || !kv_node_idle(&node->kv)) && clock_now_ns() < deadline_ns) {
+		if (node->engine && engine_thread_busy(node->engine))
+			deadline_ns = clock_now_ns() + 3 * NS_PER_S; /* a step may be long */
 		uv_run(&node->loop, UV_RUN_NOWAIT);
 		usleep(1000);
 	}

@@ -352,7 +352,8 @@ static void to_conductor(struct world *w, uint32_t node, const struct node_actio
 	item->action = *action;
 	if (action->kind == NODE_DO_TOKENS) {
 		CHECK(action->tokens.count <= NODE_CHOICES_MAX);
-		memcpy(item->tokens, action->tokens.v, action->tokens.count * sizeof *item->tokens);
+		for (uint32_t i = 0; i < action->tokens.count; i++)
+			item->tokens[i] = action->tokens.v[i];
 		item->action.tokens.v = item->tokens;
 	}
 	/* The bytes that would go out have to be good too. */
