@@ -333,6 +333,12 @@ static void on_release(struct decode *d, const struct node_event *event, struct 
 		d->counters.events_stale++;
 		return;
 	}
+	/* p may end (lose the conductor, tire of waiting for the last outcome) after all has landed
+	 * here. The conductor counts on this node to go on, and tells it when it does not. */
+	if (event->release.by_peer && request->state == DECODE_RUNNING) {
+		d->counters.events_stale++;
+		return;
+	}
 	if (!event->release.one_choice)
 		return decode__end(d, request, actions);
 	list_for_each_safe(node, after, &request->seats) {

@@ -229,6 +229,7 @@ struct node_event {
 			struct node_ref ref;
 			bool one_choice;
 			uint32_t choice;
+			bool by_peer; /* from p: it has no say in what d runs already */
 		} release;
 		struct {
 			uint64_t incarnation;

@@ -40,6 +40,7 @@ enum row {
 	RELEASE,
 	RELEASE_CHOICE,
 	RELEASE_LAST_CHOICE,
+	RELEASE_BY_PEER,
 	PEER_LOST,
 	OTHER_PEER_LOST,
 	CONDUCTOR_LOST,
@@ -67,6 +68,7 @@ static const char *const rows[] = {
 	[RELEASE] = "Release",
 	[RELEASE_CHOICE] = "Release of one choice",
 	[RELEASE_LAST_CHOICE] = "Release of the last choice",
+	[RELEASE_BY_PEER] = "Release by p",
 	[PEER_LOST] = "p lost",
 	[OTHER_PEER_LOST] = "another node lost",
 	[CONDUCTOR_LOST] = "conductor lost",
@@ -279,6 +281,11 @@ static void happen(struct fixture *f, enum row row)
 	case RELEASE_LAST_CHOICE:
 		release(f, true, 1);
 		return release(f, true, 0);
+	case RELEASE_BY_PEER:
+		event.kind = NODE_RELEASE;
+		event.release.ref = ref;
+		event.release.by_peer = true;
+		return step(f, &event);
 	case PEER_LOST:
 		return lost(f, NODE_PEER_LOST, PEER);
 	case OTHER_PEER_LOST:
