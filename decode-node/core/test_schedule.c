@@ -223,6 +223,33 @@ static void test_shared_tail_is_copied(void **state)
 	teardown(&f);
 }
 
+static void release(struct fixture *f, uint64_t id, uint32_t choice)
+{
+	struct node_event event = { .kind = NODE_RELEASE };
+	event.release.ref = (struct node_ref){ 1, id, 1 };
+	event.release.one_choice = true;
+	event.release.choice = choice;
+	step(f, &event);
+}
+
+/* What a batch copies from stays until it is done, also when its last owner is not in the batch. */
+static void test_copied_from_stays(void **state)
+{
+	struct fixture f;
+	setup(&f, 64, 2, 8); /* two rows */
+	run(&f, (struct wish){ .id = 1, .tokens = 6, .choices = 3 });
+	schedule(&f);
+	assert_trace(&f, "1.0 at 6\n1.1 at 6\na block is copied\na block is copied\n");
+	kv_block_id source = f.batch.copies[0].source;
+	assert_int_equal(f.batch.copies[1].source.v, source.v);
+	assert_int_equal(kv_pool_block(&f.node.pool, source)->refs, 1);
+	release(&f, 1, 2);
+	assert_int_equal(kv_pool_block(&f.node.pool, source)->state, KV_USED);
+	batch_done(&f, 9);
+	assert_int_equal(kv_pool_block(&f.node.pool, source)->state, KV_FREE);
+	teardown(&f);
+}
+
 static void test_cache_goes_before_people(void **state)
 {
 	struct fixture f;
@@ -328,16 +355,56 @@ static void test_prefix_here_need_not_travel(void **state)
 	teardown(&f);
 }
 
+/* Landed blocks and those that decode fills are known under their keys: the next prompt that
+ * begins with this one's text and answer finds them. */
+static void test_what_lands_and_grows_is_cached(void **state)
+{
+	struct fixture f;
+	uint32_t text[64];
+	struct node_event landed = { .kind = NODE_LANDED_ALL };
+	struct node_event first = { .kind = NODE_FIRST_TOKENS };
+
+	setup(&f, 16, 4, 8);
+	reserve(&f, (struct wish){ .id = 1, .tokens = 10, .max_tokens = 8 }, false);
+	landed.landed.handle = f.actions.v[0].handle;
+	step(&f, &landed);
+	/* The others of its beginning need not wait for its end. */
+	text_of(1, 10, 0, text);
+	kv_sequence_start(&f.handed, &(struct kv_key){ { 0 } }, text, 10);
+	assert_int_equal(kv_sequence_match(&f.handed, &f.node, 1), 2);
+	kv_sequence_drop(&f.handed, &f.node);
+
+	first.first.ref = (struct node_ref){ 1, 1, 1 };
+	first.first.tokens = &(struct node_first_token){ 0, 50, false };
+	first.first.token_count = 1;
+	step(&f, &first);
+	for (uint32_t i = 0; i < 7; i++) {
+		schedule(&f);
+		batch_done(&f, 60 + i);
+	}
+	assert_true(kv_node_idle(&f.node));
+	/* 10 of the prompt, the first token and six that were run: 17, so four blocks. */
+	text[10] = 50;
+	for (uint32_t i = 0; i < 7; i++)
+		text[11 + i] = 60 + i;
+	kv_sequence_start(&f.handed, &(struct kv_key){ { 0 } }, text, 18);
+	assert_int_equal(kv_sequence_match(&f.handed, &f.node, 1), 4);
+	kv_sequence_drop(&f.handed, &f.node);
+	teardown(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_everyone_who_fits),
 		cmocka_unit_test(test_shared_tail_is_copied),
+		cmocka_unit_test(test_copied_from_stays),
 		cmocka_unit_test(test_cache_goes_before_people),
 		cmocka_unit_test(test_youngest_of_lowest_priority_goes),
 		cmocka_unit_test(test_min_tokens_bans_the_end),
 		cmocka_unit_test(test_reserve_checks_the_load),
 		cmocka_unit_test(test_prefix_here_need_not_travel),
+		cmocka_unit_test(test_what_lands_and_grows_is_cached),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
