@@ -29,10 +29,18 @@ static void fill_request(struct node_request *request, const uint32_t tokens[], 
 	*request = (struct node_request){
 		.ref = ref,
 		.model = "a model",
-		.sampling = { .temperature = 0.7f, .top_p = 0.9f, .min_p = 0.05f, .top_k = 40,
-			      .seed = UINT64_MAX, .top_logprobs = 5, .want_logprobs = true,
-			      .ignore_eos = true, .max_tokens = 300, .min_tokens = 2,
-			      .stop_ids = { 0, 999 }, .stop_id_count = 2 },
+		.sampling = { .temperature = 0.7f,
+			      .top_p = 0.9f,
+			      .min_p = 0.05f,
+			      .top_k = 40,
+			      .seed = UINT64_MAX,
+			      .top_logprobs = 5,
+			      .want_logprobs = true,
+			      .ignore_eos = true,
+			      .max_tokens = 300,
+			      .min_tokens = 2,
+			      .stop_ids = { 0, 999 },
+			      .stop_id_count = 2 },
 		.tokens = tokens,
 		.token_count = count,
 		.prompt_count = count,
@@ -67,7 +75,8 @@ static void test_reserve(void **state)
 		buf_init(&body, 0);
 		node_codec_reserve(&body, &action, 12, "prefill-0");
 		assert_int_equal(node_codec_read(codec, FRAME_RESERVE, (const uint8_t *)body.data,
-						 (uint32_t)body.bytes, &event), 0);
+						 (uint32_t)body.bytes, &event),
+				 0);
 		const struct node_request *read = &event.reserve.request;
 		assert_int_equal(event.kind, NODE_RESERVE);
 		assert_true(event.reserve.source == 12 && event.reserve.target == 99);
@@ -81,7 +90,8 @@ static void test_reserve(void **state)
 		assert_int_equal(read->prompt_count, request.prompt_count);
 		assert_memory_equal(read->tokens, tokens, sizeof tokens);
 		assert_int_equal(read->choice_count, request.choice_count);
-		assert_memory_equal(read->choices, request.choices, request.choice_count * sizeof(uint32_t));
+		assert_memory_equal(read->choices, request.choices,
+				    request.choice_count * sizeof(uint32_t));
 		assert_true(kv_key_equal(&read->root_key, &request.root_key));
 		assert_int_equal(read->priority, -7);
 		buf_fini(&body);
@@ -100,7 +110,8 @@ static void test_answer_first_release(void **state)
 	buf_init(&body, 0);
 	node_codec_reserve_answer(&body, &ref, true, 3, NULL, (const uint8_t *)"ticket", 6);
 	assert_int_equal(node_codec_read(codec, FRAME_RESERVE_ANSWER, (const uint8_t *)body.data,
-					 (uint32_t)body.bytes, &event), 0);
+					 (uint32_t)body.bytes, &event),
+			 0);
 	assert_true(event.answer.accepted);
 	assert_int_equal(event.answer.cached_blocks, 3);
 	assert_int_equal(event.answer.ticket_bytes, 6);
@@ -108,7 +119,8 @@ static void test_answer_first_release(void **state)
 	buf_clear(&body);
 	node_codec_reserve_answer(&body, &ref, false, 0, "no\nroom", NULL, 0);
 	assert_int_equal(node_codec_read(codec, FRAME_RESERVE_ANSWER, (const uint8_t *)body.data,
-					 (uint32_t)body.bytes, &event), 0);
+					 (uint32_t)body.bytes, &event),
+			 0);
 	assert_false(event.answer.accepted);
 	assert_int_equal(event.answer.ticket_bytes, 0);
 	assert_string_equal(event.answer.reason, "no"); /* one line of a log, never two */
@@ -118,7 +130,8 @@ static void test_answer_first_release(void **state)
 	action.first.token_count = 2;
 	node_codec_first_tokens(&body, &action);
 	assert_int_equal(node_codec_read(codec, FRAME_FIRST_TOKENS, (const uint8_t *)body.data,
-					 (uint32_t)body.bytes, &event), 0);
+					 (uint32_t)body.bytes, &event),
+			 0);
 	assert_int_equal(event.first.token_count, 2);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(event.first.tokens[i].choice, firsts[i].choice);
@@ -129,14 +142,16 @@ static void test_answer_first_release(void **state)
 	buf_clear(&body);
 	node_codec_release(&body, &ref);
 	assert_int_equal(node_codec_read(codec, FRAME_RELEASE, (const uint8_t *)body.data,
-					 (uint32_t)body.bytes, &event), 0);
+					 (uint32_t)body.bytes, &event),
+			 0);
 	assert_true(node_ref_equal(&event.release.ref, &ref));
 	assert_false(event.release.one_choice);
 	buf_fini(&body);
 	node_codec_free(codec);
 }
 
-static Baton__Tokens *write_tokens(const struct node_action *action, const struct sample_result results[])
+static Baton__Tokens *write_tokens(const struct node_action *action,
+				   const struct sample_result results[])
 {
 	struct buf body;
 	buf_init(&body, 0);
@@ -151,11 +166,15 @@ static Baton__Tokens *write_tokens(const struct node_action *action, const struc
 static void test_tokens(void **state)
 {
 	struct sample_result results[3] = {
-		[1] = { .token = 40, .logprob = -0.5f, .top_count = 2, .top_ids = { 40, 7 },
+		[1] = { .token = 40,
+			.logprob = -0.5f,
+			.top_count = 2,
+			.top_ids = { 40, 7 },
 			.top_logprobs = { -0.5f, -1.5f } },
 		[2] = { .token = 2, .logprob = -0.25f },
 	};
-	const struct node_token tokens[] = { { 4, 10, 40, 1, NODE_FINISH_NONE }, { 5, 0, 2, 2, NODE_FINISH_STOP } };
+	const struct node_token tokens[] = { { 4, 10, 40, 1, NODE_FINISH_NONE },
+					     { 5, 0, 2, 2, NODE_FINISH_STOP } };
 	struct node_action action = { .kind = NODE_DO_TOKENS, .ref = ref };
 
 	action.tokens.v = tokens;
@@ -217,7 +236,8 @@ static void test_returned(void **state)
 	action.returned.detail = node_returned_text(RETURNED_PREEMPTED);
 	buf_init(&body, 0);
 	node_codec_returned(&body, &action);
-	Baton__Returned *read = baton__returned__unpack(NULL, body.bytes, (const uint8_t *)body.data);
+	Baton__Returned *read = baton__returned__unpack(NULL, body.bytes,
+							(const uint8_t *)body.data);
 	assert_non_null(read);
 	assert_true(read->ref->conductor == ref.conductor && read->ref->epoch == 3);
 	assert_true(read->has_choice);
@@ -233,22 +253,40 @@ static void test_joining(void **state)
 	struct node_codec *codec = codec_open();
 	uint8_t kv_format[32] = { 9, 8, 7 };
 	struct node_hello hello = {
-		.node = "decode-3", .incarnation = 123456789, .role = NODE_ROLE_BOTH, .model = "m",
-		.kv_format = kv_format, .numerics = "exact", .block_tokens = 64, .block_bytes = 1474560,
-		.blocks_total = 100, .max_num_seqs = 16, .max_num_batched_tokens = 512,
-		.max_model_len = 2048, .peer_host = "::1", .peer_port = 7601, .transfer = "addr",
-		.transfer_bytes = 4, .admin_host = "::1", .admin_port = 9601,
+		.node = "decode-3",
+		.incarnation = 123456789,
+		.role = NODE_ROLE_BOTH,
+		.model = "m",
+		.kv_format = kv_format,
+		.numerics = "exact",
+		.block_tokens = 64,
+		.block_bytes = 1474560,
+		.blocks_total = 100,
+		.max_num_seqs = 16,
+		.max_num_batched_tokens = 512,
+		.max_model_len = 2048,
+		.peer_host = "::1",
+		.peer_port = 7601,
+		.transfer = "addr",
+		.transfer_bytes = 4,
+		.admin_host = "::1",
+		.admin_port = 9601,
 	};
-	struct node_welcome welcome = { .accepted = true, .reason = "", .incarnation = 5, .node = "c",
-					.heartbeat_ms = 500, .lease_ms = 3000 };
+	struct node_welcome welcome = { .accepted = true,
+					.reason = "",
+					.incarnation = 5,
+					.node = "c",
+					.heartbeat_ms = 500,
+					.lease_ms = 3000 };
 	struct node_hello read_hello;
 	struct node_welcome read_welcome;
 	struct buf body;
 
 	buf_init(&body, 0);
 	node_codec_hello(&body, &hello);
-	assert_int_equal(node_codec_read_hello(codec, (const uint8_t *)body.data, (uint32_t)body.bytes,
-					       &read_hello), 0);
+	assert_int_equal(node_codec_read_hello(codec, (const uint8_t *)body.data,
+					       (uint32_t)body.bytes, &read_hello),
+			 0);
 	assert_string_equal(read_hello.node, "decode-3");
 	assert_true(read_hello.incarnation == 123456789);
 	assert_int_equal(read_hello.role, NODE_ROLE_BOTH);
@@ -263,16 +301,18 @@ static void test_joining(void **state)
 
 	buf_clear(&body);
 	node_codec_welcome(&body, &welcome);
-	assert_int_equal(node_codec_read_welcome(codec, (const uint8_t *)body.data, (uint32_t)body.bytes,
-						 &read_welcome), 0);
+	assert_int_equal(node_codec_read_welcome(codec, (const uint8_t *)body.data,
+						 (uint32_t)body.bytes, &read_welcome),
+			 0);
 	assert_true(read_welcome.accepted);
 	assert_int_equal(read_welcome.lease_ms, 3000);
 	buf_clear(&body);
 	welcome.accepted = false;
 	welcome.reason = "an older life";
 	node_codec_welcome(&body, &welcome);
-	assert_int_equal(node_codec_read_welcome(codec, (const uint8_t *)body.data, (uint32_t)body.bytes,
-						 &read_welcome), 0);
+	assert_int_equal(node_codec_read_welcome(codec, (const uint8_t *)body.data,
+						 (uint32_t)body.bytes, &read_welcome),
+			 0);
 	assert_false(read_welcome.accepted);
 	assert_string_equal(read_welcome.reason, "an older life");
 	buf_fini(&body);
@@ -282,13 +322,30 @@ static void test_joining(void **state)
 static void test_report(void **state)
 {
 	struct node_report report = {
-		.role = NODE_ROLE_DECODE, .state = 2, .dispatches_seen = 9, .sequence = 4,
-		.load = { .running = 1, .waiting = 2, .queued_tokens = 3, .running_tokens = 4,
-			  .reserved_tokens = 5, .preemptions = 6, .prefix_queries = 7, .prefix_hits = 8,
-			  .prefill_tokens = 9, .decode_tokens = 10 },
-		.blocks = { [KV_FREE] = 11, [KV_RESERVED] = 12, [KV_USED] = 13, [KV_CACHED] = 14,
+		.role = NODE_ROLE_DECODE,
+		.state = 2,
+		.dispatches_seen = 9,
+		.sequence = 4,
+		.load = { .running = 1,
+			  .waiting = 2,
+			  .queued_tokens = 3,
+			  .running_tokens = 4,
+			  .reserved_tokens = 5,
+			  .preemptions = 6,
+			  .prefix_queries = 7,
+			  .prefix_hits = 8,
+			  .prefill_tokens = 9,
+			  .decode_tokens = 10 },
+		.blocks = { [KV_FREE] = 11,
+			    [KV_RESERVED] = 12,
+			    [KV_USED] = 13,
+			    [KV_CACHED] = 14,
 			    [KV_QUARANTINED] = 15 },
-		.landed_shm = 16, .landed_tcp = 17, .landed_rdma = 18, .sent = 19, .slices_corrupt = 20,
+		.landed_shm = 16,
+		.landed_tcp = 17,
+		.landed_rdma = 18,
+		.sent = 19,
+		.slices_corrupt = 20,
 		.frames_refused = 21,
 	};
 	struct buf body;

@@ -41,7 +41,8 @@ static void test_most_stops_fit(void **state)
 
 static void test_handles(void **state)
 {
-	node_handle p = node_handle_make(NODE_ROLE_PREFILL, 5, 1), d = node_handle_make(NODE_ROLE_DECODE, 5, 1);
+	node_handle p = node_handle_make(NODE_ROLE_PREFILL, 5, 1),
+		    d = node_handle_make(NODE_ROLE_DECODE, 5, 1);
 
 	assert_true(p.v != 0 && d.v != 0 && p.v != d.v);
 	assert_int_equal(node_handle_index(p), 5);
@@ -56,7 +57,10 @@ static void test_actions_are_bounded(void **state)
 
 	assert_int_equal(node_actions_init(&actions, 1, 1), 0);
 	for (uint32_t i = 0; i < actions.capacity; i++)
-		assert_int_equal(node_actions_add(&actions, NODE_DO_FORGET, &ref, (node_handle){ 1 })->ref.request, 2);
+		assert_int_equal(
+			node_actions_add(&actions, NODE_DO_FORGET, &ref, (node_handle){ 1 })
+				->ref.request,
+			2);
 	assert_dies(node_actions_add(&actions, NODE_DO_FORGET, &ref, (node_handle){ 1 }));
 	node_actions_clear(&actions);
 	assert_int_equal(actions.count, 0);

@@ -71,8 +71,8 @@ static void trace_actions(struct fixture *f)
 			buf_printf(&f->trace, "request %llu sends blocks %u to %u\n", request,
 				   action->send.first, action->send.end);
 		else if (action->kind == NODE_DO_TOKENS)
-			buf_printf(&f->trace, "request %llu has %u first tokens, %u cached\n", request,
-				   action->tokens.count, action->tokens.cached_tokens);
+			buf_printf(&f->trace, "request %llu has %u first tokens, %u cached\n",
+				   request, action->tokens.count, action->tokens.cached_tokens);
 		else if (action->kind == NODE_DO_RETURNED)
 			buf_printf(&f->trace, "request %llu returned: %s\n", request,
 				   node_returned_text(action->returned.reason));
@@ -90,8 +90,8 @@ static void step(struct fixture *f, struct node_event *event)
 }
 
 /* Text of @tokens tokens; the first @common are the same for all. */
-static void dispatch_with(struct fixture *f, uint64_t id, uint32_t tokens, uint32_t common, uint64_t decode,
-			  uint32_t choices)
+static void dispatch_with(struct fixture *f, uint64_t id, uint32_t tokens, uint32_t common,
+			  uint64_t decode, uint32_t choices)
 {
 	uint32_t text[64];
 	struct node_event event = { .kind = NODE_PREFILL };
@@ -132,8 +132,8 @@ static void schedule_after(struct fixture *f, uint32_t taken)
 	node_actions_clear(&f->actions);
 	node_batch_clear(&f->batch);
 	for (uint32_t i = 0; i < taken; i++) {
-		f->batch.rows[f->batch.row_count++] =
-			(struct node_rows){ .role = NODE_ROLE_DECODE, .token_count = 1 };
+		f->batch.rows[f->batch.row_count++] = (struct node_rows){ .role = NODE_ROLE_DECODE,
+									  .token_count = 1 };
 		f->batch.token_count++;
 	}
 	prefill_schedule(f->p, ++f->now_ns, &f->batch, &f->actions);
@@ -142,7 +142,8 @@ static void schedule_after(struct fixture *f, uint32_t taken)
 	for (uint32_t i = taken; i < f->batch.row_count; i++) {
 		const struct node_rows *row = &f->batch.rows[i];
 		buf_printf(&f->trace, "request %llu runs %u+%u",
-			   (unsigned long long)f->p->slots[node_handle_index(row->handle)].request.ref.request,
+			   (unsigned long long)f->p->slots[node_handle_index(row->handle)]
+				   .request.ref.request,
 			   row->position, row->token_count);
 		if (row->sample_count)
 			buf_printf(&f->trace, ", samples %u", row->sample_count);
@@ -268,7 +269,8 @@ static void test_reserve_is_late(void **state)
 	dispatch_with(&f, 2, 8, 0, PEER, 1);
 	schedule(&f);
 	assert_trace(&f, "request 1 reserves\n");
-	schedule(&f); /* still no answer: nothing runs, and 2 would have no room in the next batch */
+	schedule(
+		&f); /* still no answer: nothing runs, and 2 would have no room in the next batch */
 	assert_trace(&f, "");
 	answer(&f, 1, 0);
 	schedule(&f);
@@ -293,13 +295,16 @@ static void test_cached_prefix(void **state)
 	dispatch_with(&f, 1, 16, 16, 0, 1);
 	schedule(&f);
 	batch_done(&f);
-	assert_trace(&f, "request 1 runs 0+16, samples 1\nrequest 1 has 1 first tokens, 0 cached\n");
+	assert_trace(&f,
+		     "request 1 runs 0+16, samples 1\nrequest 1 has 1 first tokens, 0 cached\n");
 	/* The same text again: one block is left to run, or there would be no logits. */
 	dispatch_with(&f, 2, 16, 16, 0, 1);
 	schedule(&f);
 	batch_done(&f);
-	assert_trace(&f, "request 2 runs 12+4, samples 1\nrequest 2 has 1 first tokens, 12 cached\n");
-	/* A longer one for a d that has only the first block: the rest of the cache leaves at once. */
+	assert_trace(&f,
+		     "request 2 runs 12+4, samples 1\nrequest 2 has 1 first tokens, 12 cached\n");
+	/* A longer one for a d that has only the first block: the rest of the cache leaves at once.
+	 */
 	dispatch_with(&f, 3, 22, 16, PEER, 1);
 	schedule(&f);
 	answer(&f, 3, 1);
