@@ -409,11 +409,14 @@ static void node_start(struct world *w, struct world_node *n)
 {
 	n->alive = true;
 	n->incarnation = ++w->incarnations + 1000;
-	CHECK(kv_node_init(&n->kv, WORLD_BLOCKS, WORLD_BLOCK_TOKENS) == 0);
+	/* Each life has its own size, down to an arena that one sequence can fill. */
+	uint32_t blocks = WORLD_BLOCKS_MIN + world_random(w, WORLD_BLOCKS - WORLD_BLOCKS_MIN + 1);
+	uint32_t budget = 1 + world_random(w, 32);
+	CHECK(kv_node_init(&n->kv, blocks, WORLD_BLOCK_TOKENS) == 0);
 	n->memory = calloc(WORLD_BLOCKS, sizeof *n->memory);
 	n->kv.pool.poison = poison;
 	n->kv.pool.poison_context = n;
-	CHECK(node_batch_init(&n->batch, WORLD_SEQUENCES, 24) == 0);
+	CHECK(node_batch_init(&n->batch, WORLD_SEQUENCES, budget) == 0);
 	n->batch_out = false;
 	memset(n->senders, 0, sizeof n->senders);
 	memset(n->expects, 0, sizeof n->expects);
@@ -424,8 +427,8 @@ static void node_start(struct world *w, struct world_node *n)
 			.layer_count = WORLD_LAYERS,
 			.max_model_len = WORLD_MODEL_LEN,
 			.requests_max = 16,
-			.chunk_tokens = 7,
-			.ahead_tokens = 24,
+			.chunk_tokens = 1 + world_random(w, 20),
+			.ahead_tokens = budget,
 			.predicted_tokens = 6,
 			.eos_ids = { WORLD_EOS },
 			.eos_count = 1,
@@ -603,7 +606,7 @@ void world_check(const struct world *w)
 			decode_check(n->decode);
 			decode_count_refs(n->decode, refs);
 		}
-		for (uint32_t b = 0; b < WORLD_BLOCKS; b++)
+		for (uint32_t b = 0; b < n->kv.pool.block_count; b++)
 			CHECK(refs[b] == n->kv.pool.blocks[b].refs);
 	}
 }

@@ -15,7 +15,8 @@
 #include "prefill-node/core/prefill.h"
 
 #define WORLD_NODES 5
-#define WORLD_BLOCKS 40
+#define WORLD_BLOCKS 48
+#define WORLD_BLOCKS_MIN 16 /* a whole context */
 #define WORLD_BLOCK_TOKENS 4
 #define WORLD_LAYERS 2
 #define WORLD_MODEL_LEN 64
