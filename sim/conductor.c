@@ -90,6 +90,9 @@ static void do_prefill(struct sim *sim, const struct conductor_action *action)
 		.root_key = client->root,
 	};
 
+	sim_trace(sim, "%llu.%u goes out, choices %llx from %u",
+		  (unsigned long long)action->ref.request, action->ref.epoch,
+		  (unsigned long long)action->choices[0], action->position);
 	for (uint32_t i = 0; i < client->choice_count && action->position; i++)
 		if (action->choices[0] >> i & 1)
 			prefill.output = client->choices[i].kept;
@@ -138,6 +141,9 @@ static void perform(struct sim *sim, const struct conductor_action *action)
 		do_prefill(sim, action);
 		break;
 	case ACTION_RELEASE:
+		sim_trace(sim, "%llu.%u is released, %d",
+			  (unsigned long long)action->ref.request, action->ref.epoch,
+			  action->choice == CONDUCTOR_CHOICE_ALL ? -1 : (int)action->choice);
 		CHECK(codec_write_release(&conductor->out, &action->ref, action->choice) == 0);
 		send_to(sim, action->node, FRAME_RELEASE);
 		break;
@@ -242,6 +248,9 @@ static void on_tokens(struct sim *sim, struct member *member, const struct codec
 	for (uint32_t i = 0; i < tokens->run_count; i++) {
 		const struct codec_run *run = &tokens->runs[i];
 		sim->conductor->arriving = run;
+		sim_trace(sim, "%s says %llu.%u/%u: %u tokens from %u%s", member->name,
+			  (unsigned long long)tokens->ref.request, tokens->ref.epoch, run->choice,
+			  run->count, run->position, run->finish ? ", the end" : "");
 		sim_conductor_step(sim, &(struct conductor_event){ .kind = EVENT_TOKENS,
 								   .node = member->node,
 								   .ref = tokens->ref,
@@ -285,6 +294,9 @@ static void on_frame(struct sim *sim, struct sim_conn *conn, uint16_t type, cons
 	} else if (frame.type == FRAME_TOKENS) {
 		on_tokens(sim, member, &frame.tokens);
 	} else if (frame.type == FRAME_RETURNED) {
+		sim_trace(sim, "%s gives back %llu.%u: %s", member->name,
+			  (unsigned long long)frame.returned.ref.request, frame.returned.ref.epoch,
+			  conductor_cause_name(frame.returned.cause));
 		sim_conductor_step(sim, &(struct conductor_event){ .kind = EVENT_RETURNED,
 								   .node = member->node,
 								   .ref = frame.returned.ref,

@@ -32,10 +32,10 @@ static void freeze(struct sim *sim)
 		sim_chance(sim, 100) ? &sim->conductor_process : &any_node(sim)->process;
 	uint64_t long_ns = sim_chance(sim, 400) ? 7 * NS_PER_S : NS_PER_S;
 
-	if (!process->alive)
+	if (!process->alive || process->frozen_ns > sim->now_ns)
 		return;
 	sim->result.freezes++;
-	process->frozen_ns = sim->now_ns + sim_random(sim, long_ns);
+	process->frozen_ns = MIN(sim->now_ns + sim_random(sim, long_ns), sim->storm_end_ns);
 	sim_trace(sim, "%s stands still until %llu ms", process->name,
 		  (unsigned long long)(process->frozen_ns / NS_PER_MS));
 }
@@ -123,15 +123,13 @@ void sim_faults_start(struct sim *sim)
 	sim_post(sim, NULL, NS_PER_S, run_weather, NULL);
 }
 
-/* Who is dead lives again, who stands still goes on, who drains works; nothing new goes wrong. */
+/* Who is dead lives again, who drains works; nobody stands still longer than the storm. */
 void sim_faults_heal(struct sim *sim)
 {
 	sim->storm = false;
 	sim_trace(sim, "the faults heal");
-	sim->conductor_process.frozen_ns = 0;
 	for (uint32_t i = 0; i < sim->node_count; i++) {
 		struct sim_node *node = &sim->nodes[i];
-		node->process.frozen_ns = 0;
 		if (!node->process.alive)
 			sim_node_start(sim, node);
 		sim_post(sim, &sim->conductor_process, NS_PER_S, run_undrain, node);

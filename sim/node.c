@@ -267,7 +267,8 @@ static void do_action(struct sim_node *node, const struct node_action *action)
 		if (action->release.local) {
 			struct node_event event = { .kind = NODE_RELEASE,
 						    .now_ns = node->sim->now_ns,
-						    .release = { .ref = action->ref } };
+						    .release = { .ref = action->ref,
+								 .by_peer = true } };
 			step_role(node, &event, NODE_ROLE_DECODE);
 			break;
 		}
@@ -692,6 +693,8 @@ static void peer_on_frame(struct sim *sim, struct sim_conn *conn, uint16_t type,
 		node->frames_refused++;
 		return;
 	}
+	if (type == FRAME_RELEASE)
+		event.release.by_peer = true;
 	sim_node_event(node, &event);
 	sim_node_pump(node);
 	sim_check_node(sim, node);

@@ -273,6 +273,7 @@ struct sim {
 	struct sim_client *clients;
 	uint32_t client_count;
 	bool storm; /* faults may happen */
+	uint64_t storm_end_ns;
 	bool failed;
 };
 

@@ -224,8 +224,9 @@ int sim_run(const struct sim_config *config, struct sim_result *ret_result)
 	sim->conductor = sim_conductor_new(sim);
 	nodes_start(sim);
 	sim_clients_start(sim);
+	sim->storm_end_ns = sim->now_ns + NS_PER_S + config->storm_ns;
 	sim_faults_start(sim);
-	run_until(sim, sim->now_ns + NS_PER_S + config->storm_ns, NULL);
+	run_until(sim, sim->storm_end_ns, NULL);
 	if (!sim->failed)
 		sim_faults_heal(sim);
 	run_until(sim, sim->now_ns + CALM_NS, done);

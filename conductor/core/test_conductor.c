@@ -390,6 +390,35 @@ static void loads_decide(void **state)
 	world_close(&world);
 }
 
+/* A burst that has come and gone since the last reports weighs nothing. */
+static void stale_reports_are_put_right(void **state)
+{
+	struct conductor_node_view view;
+	struct world world;
+
+	(void)state;
+	world_2p2d(&world, "least-loaded");
+	submit(&world, 1, 100, 1, 200);
+	tokens(&world, 0, 1, 1, 0, 0, 1, CONDUCTOR_GOES_ON);
+	tokens(&world, 2, 1, 1, 0, 1, 98, CONDUCTOR_GOES_ON);
+	conductor_node_view(world.core, world.nodes[2].index, &view);
+	assert_int_equal(view.running_tokens, 199); /* more than was predicted */
+	report(&world, 2, ROLE_DECODE, 2, 0, 0, 199);
+	report(&world, 0, ROLE_PREFILL, 2, 1, 0, 0);
+	tokens(&world, 2, 1, 1, 0, 99, 1, CONDUCTOR_STOP);
+	conductor_node_view(world.core, world.nodes[2].index, &view);
+	assert_int_equal(view.running_tokens, 0);
+	/* The same on p: its report names a prompt that has been computed since. */
+	submit(&world, 2, 100, 1, 8);
+	report(&world, 1, ROLE_PREFILL, 2, 1, 100, 0);
+	conductor_node_view(world.core, world.nodes[1].index, &view);
+	assert_int_equal(view.queued_tokens, 100);
+	tokens(&world, 1, 2, 1, 0, 0, 1, CONDUCTOR_GOES_ON);
+	conductor_node_view(world.core, world.nodes[1].index, &view);
+	assert_int_equal(view.queued_tokens, 0);
+	world_close(&world);
+}
+
 static void round_robin_turns(void **state)
 {
 	struct world world;
@@ -511,6 +540,7 @@ int main(void)
 		cmocka_unit_test(stop_string_ends_one_choice),
 		cmocka_unit_test(out_of_order_is_refused),
 		cmocka_unit_test(loads_decide),
+		cmocka_unit_test(stale_reports_are_put_right),
 		cmocka_unit_test(round_robin_turns),
 		cmocka_unit_test(too_long_for_a_node),
 		cmocka_unit_test(explained),

@@ -366,6 +366,8 @@ static int peer_on_frame(struct wire_conn *conn, uint16_t type, const uint8_t *b
 		buf_fini(&answer);
 		return 0;
 	}
+	if (type == FRAME_RELEASE)
+		event.release.by_peer = true;
 	link->used_ns = node->turned_ns;
 	node_event(node, &event);
 	node_pump(node);

@@ -174,7 +174,8 @@ static void do_release_peer(struct node *node, const struct node_action *action)
 {
 	struct buf body;
 	if (action->release.local) {
-		struct node_event event = { .kind = NODE_RELEASE, .release = { .ref = action->ref } };
+		struct node_event event = { .kind = NODE_RELEASE,
+					    .release = { .ref = action->ref, .by_peer = true } };
 		int role = role_index(node, NODE_ROLE_DECODE);
 		event.now_ns = clock_now_ns();
 		node->roles[role].maker->ops->step(node->roles[role].core, &event, &node->roles[role].actions);

@@ -11,7 +11,19 @@
 #define SELF 5
 #define CONDUCTOR 1
 
-enum column { RESERVED, LANDING, LANDED, KNOWN, RUNNING, IN_BATCH, REVOKING, ENDING, LOCAL, UNKNOWN, COLUMN_COUNT };
+enum column {
+	RESERVED,
+	LANDING,
+	LANDED,
+	KNOWN,
+	RUNNING,
+	IN_BATCH,
+	REVOKING,
+	ENDING,
+	LOCAL,
+	UNKNOWN,
+	COLUMN_COUNT
+};
 static const char *const columns[] = { "reserved",
 				       "landing",
 				       "landing, all landed",
@@ -40,6 +52,7 @@ enum row {
 	RELEASE,
 	RELEASE_CHOICE,
 	RELEASE_LAST_CHOICE,
+	RELEASE_BY_PEER,
 	PEER_LOST,
 	OTHER_PEER_LOST,
 	CONDUCTOR_LOST,
@@ -67,6 +80,7 @@ static const char *const rows[] = {
 	[RELEASE] = "Release",
 	[RELEASE_CHOICE] = "Release of one choice",
 	[RELEASE_LAST_CHOICE] = "Release of the last choice",
+	[RELEASE_BY_PEER] = "Release by p",
 	[PEER_LOST] = "p lost",
 	[OTHER_PEER_LOST] = "another node lost",
 	[CONDUCTOR_LOST] = "conductor lost",
@@ -236,7 +250,8 @@ static void preempt(struct fixture *f)
 		;
 	schedule(f);
 	for (block.v = 0; block.v < f->node.pool.block_count; block.v++) {
-		if (f->node.pool.blocks[block.v].state == KV_RESERVED && !f->d->requests[0].expecting)
+		if (f->node.pool.blocks[block.v].state == KV_RESERVED &&
+		    !f->d->requests[0].expecting)
 			kv_pool_free(&f->node.pool, block);
 	}
 }
@@ -279,6 +294,11 @@ static void happen(struct fixture *f, enum row row)
 	case RELEASE_LAST_CHOICE:
 		release(f, true, 1);
 		return release(f, true, 0);
+	case RELEASE_BY_PEER:
+		event.kind = NODE_RELEASE;
+		event.release.ref = ref;
+		event.release.by_peer = true;
+		return step(f, &event);
 	case PEER_LOST:
 		return lost(f, NODE_PEER_LOST, PEER);
 	case OTHER_PEER_LOST:
