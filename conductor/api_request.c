@@ -311,6 +311,7 @@ static void count_tokens(struct api_part *part, struct api_choice *choice, uint3
 	if (!part->started) {
 		part->started = true;
 		metric_add(request->metrics->prompt_tokens, part->prompt_count);
+		metric_add(request->metrics->cached_tokens, part->cached_tokens);
 	}
 	if (choice->last_ns)
 		for (uint32_t i = 0; i < count; i++)
