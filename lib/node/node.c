@@ -493,6 +493,7 @@ static int open_roles(struct node *node, const struct node_role_maker makers[], 
 		.eos_count = model->eos_count,
 		.reserve_timeout_ns = config->reserve_timeout_ns,
 		.transfer_timeout_ns = config->reserve_timeout_ns,
+		.landing_timeout_ns = config->landing_timeout_ns,
 	};
 	/* Decode first: its growth is admitted before new prefill. */
 	static const enum node_role order[] = { NODE_ROLE_DECODE, NODE_ROLE_PREFILL };
