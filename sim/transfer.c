@@ -154,8 +154,9 @@ static void run_write(struct sim *sim, void *argument, bool alive)
 		node->damaged++;
 		outcome_post(sim, flight, BATON_ECHECKSUM);
 	} else {
-		outcome_post(sim, flight, 0);
-		landed(node, expect, flight->index);
+		uint32_t index = flight->index;
+		outcome_post(sim, flight, 0); /* frees the flight where the sender's life is over */
+		landed(node, expect, index);
 	}
 }
 
