@@ -307,9 +307,16 @@ bool node_idle(const struct node *node)
 
 /* ---- sleep, drain, stop ---- */
 
+/* Ordered by time, and no other process's: nodes that one command starts do start within the same
+ * microsecond at times, and know each other by this number alone. */
+static uint64_t incarnation_now(void)
+{
+	return clock_wall_us() << 10 | ((uint64_t)getpid() & 1023);
+}
+
 void node_renew(struct node *node)
 {
-	node->incarnation = MAX(node->incarnation + 1, clock_wall_us());
+	node->incarnation = MAX(node->incarnation + 1024, incarnation_now());
 	for (uint32_t i = 0; i < node->role_count; i++)
 		node->roles[i].maker->renew(node->roles[i].core, node->incarnation);
 }
@@ -486,6 +493,7 @@ static int open_roles(struct node *node, const struct node_role_maker makers[], 
 		.eos_count = model->eos_count,
 		.reserve_timeout_ns = config->reserve_timeout_ns,
 		.transfer_timeout_ns = config->reserve_timeout_ns,
+		.landing_timeout_ns = config->landing_timeout_ns,
 	};
 	/* Decode first: its growth is admitted before new prefill. */
 	static const enum node_role order[] = { NODE_ROLE_DECODE, NODE_ROLE_PREFILL };
@@ -518,7 +526,7 @@ static int node_open(struct node *node, const struct node_role_maker makers[], u
 		snprintf(node->name, sizeof node->name, "%s-%s", host, node->daemon);
 	log_init(node->name, (enum log_level)node->config.log_level);
 	node->state = NODE_STARTING;
-	node->incarnation = clock_wall_us();
+	node->incarnation = incarnation_now();
 	node->metrics = metrics_new();
 	list_init(&node->peers);
 
