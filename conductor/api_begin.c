@@ -246,6 +246,18 @@ struct begin_job {
 	bool failed;
 };
 
+/* Only what params point into is needed from here on. Freeing a large tree takes long, so it
+ * is done where it was made. */
+static void prune(json_t *body)
+{
+	const char *key;
+	json_t *value;
+	void *after;
+	json_object_foreach_safe(body, after, key, value)
+		if (strcmp(key, "stop") != 0 && strcmp(key, "cache_salt") != 0)
+			json_object_del(body, key);
+}
+
 /* Any thread: touches the job and what never changes. */
 static void begin_run(struct api_job *job)
 {
@@ -261,6 +273,8 @@ static void begin_run(struct api_job *job)
 			      &begin->prompt_count, &begin->error))
 		return;
 	begin->failed = false;
+	begin->params.template_variables = NULL;
+	prune(begin->body);
 }
 
 static int begin_submit(struct begin_job *begin)

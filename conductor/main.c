@@ -218,6 +218,13 @@ static int open_fronts(struct conductor_main *m)
 	return fronts_start(&m->fronts_config, &m->bridge, &m->fronts, &m->port, &m->admin_port);
 }
 
+/* An IPv6 address stands in brackets before its port. */
+static void print_place(const char *name, const char *host, uint16_t port)
+{
+	bool bare = strchr(host, ':') && *host != '[';
+	printf(" %s=%s%s%s:%u", name, bare ? "[" : "", host, bare ? "]" : "", port);
+}
+
 static int serve(struct conductor_main *m)
 {
 	uv_signal_init(&m->loop, &m->terminate);
@@ -236,8 +243,11 @@ static int serve(struct conductor_main *m)
 	}
 	uv_signal_start(&m->terminate, on_signal, SIGTERM);
 	uv_signal_start(&m->interrupt, on_signal, SIGINT);
-	printf("ready client=%s:%u admin=%s:%u control=%s:%u\n", m->config.host, m->port,
-	       m->config.admin_host, m->admin_port, m->config.control_host, m->control_port);
+	printf("ready");
+	print_place("client", m->config.host, m->port);
+	print_place("admin", m->config.admin_host, m->admin_port);
+	print_place("control", m->config.control_host, m->control_port);
+	printf("\n");
 	fflush(stdout);
 	notify("READY=1");
 	uv_run(&m->loop, UV_RUN_DEFAULT);

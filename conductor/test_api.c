@@ -22,6 +22,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "conductor/api_params.h"
 #include "conductor/front.h"
 #include "conductor/test_fake_core.h"
 #include "conductor/text.h"
@@ -481,6 +482,22 @@ static void test_refusals(void **state)
 	}
 	/* None of them reached the core. */
 	assert_true(fake_core_last(world.core).id == before.id);
+}
+
+/* The manual names every field that is known, so that nobody has to find out by a 400. */
+static void test_manual(void **state)
+{
+	static char manual[65536];
+	FILE *file = fopen(API_MANUAL, "r");
+	assert_non_null(file);
+	manual[fread(manual, 1, sizeof manual - 1, file)] = 0;
+	fclose(file);
+	for (size_t i = 0; api_field_name(i); i++) {
+		char marked[80];
+		snprintf(marked, sizeof marked, "`%s`", api_field_name(i));
+		if (!strstr(manual, marked))
+			fail_msg("docs/api.md does not name %s", marked);
+	}
 }
 
 static void test_neutral(void **state)
@@ -949,7 +966,8 @@ int main(int argc, char **argv)
 	}
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_shapes),	 cmocka_unit_test(test_prompts),
-		cmocka_unit_test(test_refusals), cmocka_unit_test(test_neutral),
+		cmocka_unit_test(test_refusals), cmocka_unit_test(test_manual),
+		cmocka_unit_test(test_neutral),
 		cmocka_unit_test(test_streams),	 cmocka_unit_test(test_stops),
 		cmocka_unit_test(test_logprobs), cmocka_unit_test(test_cancel),
 		cmocka_unit_test(test_failures), cmocka_unit_test(test_slow_reader),
