@@ -154,8 +154,9 @@ static void run_write(struct sim *sim, void *argument, bool alive)
 		node->damaged++;
 		outcome_post(sim, flight, BATON_ECHECKSUM);
 	} else {
+		uint32_t index = flight->index;
 		outcome_post(sim, flight, 0);
-		landed(node, expect, flight->index);
+		landed(node, expect, index);
 	}
 }
 
