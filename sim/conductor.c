@@ -235,7 +235,8 @@ static void on_hello(struct sim *sim, struct member *member, const struct codec_
 	snprintf(member->name, sizeof member->name, "%s", hello->node);
 	snprintf(member->host, sizeof member->host, "%.60s", hello->peer_host);
 	member->transfer_bytes = hello->transfer_bytes;
-	memcpy(member->transfer, hello->transfer, hello->transfer_bytes);
+	if (hello->transfer_bytes)
+		memcpy(member->transfer, hello->transfer, hello->transfer_bytes);
 	sim_conductor_step(sim, &(struct conductor_event){ .kind = EVENT_NODE_JOINED, .hello = &join });
 }
 

@@ -155,7 +155,7 @@ static void run_write(struct sim *sim, void *argument, bool alive)
 		outcome_post(sim, flight, BATON_ECHECKSUM);
 	} else {
 		uint32_t index = flight->index;
-		outcome_post(sim, flight, 0); /* frees the flight where the sender's life is over */
+		outcome_post(sim, flight, 0);
 		landed(node, expect, index);
 	}
 }

@@ -147,6 +147,58 @@ static void refusal_goes_to_another(void **state)
 	world_close(&world);
 }
 
+/* A long history keeps its beginning and its end. */
+static void long_traces_lose_the_middle(void **state)
+{
+	struct conductor_trace_view view;
+	struct world world;
+
+	(void)state;
+	world_2p2d(&world, "least-loaded");
+	submit(&world, 1, 100, 1, 8);
+	for (uint32_t epoch = 1; epoch < 40; epoch++) {
+		assert_int_equal(conductor_trace_find(world.core, "cmpl-1", &view), 0);
+		returned(&world, !strcmp(view.prefill_node, "p1"), 1, epoch, CONDUCTOR_CHOICE_ALL,
+			 CAUSE_REFUSED);
+		world.now_ns += 50 * NS_PER_MS;
+		world_step(&world, (struct conductor_event){ .kind = EVENT_TICK });
+	}
+	cancel(&world, 1);
+	assert_int_equal(conductor_trace_find(world.core, "cmpl-1", &view), 0);
+	assert_true(view.lines_dropped > 0);
+	assert_true(strlen(view.lines) < CONDUCTOR_TRACE_BYTES);
+	assert_non_null(strstr(view.lines, "0\tarrived: 100 prompt tokens"));
+	assert_non_null(strstr(view.lines, "epoch 1 dispatched"));
+	assert_non_null(strstr(view.lines, "epoch 40 dispatched"));
+	assert_non_null(strstr(view.lines, "\tcancelled: 0 tokens\n"));
+	world_close(&world);
+}
+
+/* The oldest asks first, whatever the order of the refusals. */
+static void who_waits_keeps_its_place(void **state)
+{
+	struct world world;
+
+	(void)state;
+	world_open(&world, "least-loaded");
+	join(&world, 0, "p0", ROLE_PREFILL, 1);
+	join(&world, 1, "d0", ROLE_DECODE, 2);
+	report(&world, 0, ROLE_PREFILL, 2, 0, 0, 0);
+	report(&world, 1, ROLE_DECODE, 2, 0, 0, 0);
+	for (uint64_t id = 1; id <= 3; id++) {
+		world.now_ns += NS_PER_MS;
+		submit(&world, id, 10, 1, 8);
+	}
+	for (uint64_t id = 3; id >= 1; id--)
+		returned(&world, 0, id, 1, CONDUCTOR_CHOICE_ALL, CAUSE_REFUSED);
+	quiet(&world);
+	world.now_ns += 50 * NS_PER_MS;
+	world_step(&world, (struct conductor_event){ .kind = EVENT_TICK });
+	expect(&world, "prefill r1.2 p0>d0 from 0 choices 1\nprefill r2.2 p0>d0 from 0 choices 1\n"
+		       "prefill r3.2 p0>d0 from 0 choices 1\n");
+	world_close(&world);
+}
+
 static void no_node_ends_with_503(void **state)
 {
 	struct world world;
@@ -529,6 +581,8 @@ int main(void)
 		cmocka_unit_test(prefill_lost_early),
 		cmocka_unit_test(choices_resume_apart),
 		cmocka_unit_test(refusal_goes_to_another),
+		cmocka_unit_test(long_traces_lose_the_middle),
+		cmocka_unit_test(who_waits_keeps_its_place),
 		cmocka_unit_test(no_node_ends_with_503),
 		cmocka_unit_test(node_comes_in_time),
 		cmocka_unit_test(faults_in_a_row_end),

@@ -367,6 +367,7 @@ static int read_release(struct node_codec *codec, const uint8_t *body, uint32_t 
 	event->release.ref = read_ref(from->ref);
 	event->release.one_choice = from->has_choice;
 	event->release.choice = from->choice;
+	event->release.by_peer = false; /* the link knows */
 	return 0;
 }
 
