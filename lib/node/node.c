@@ -215,10 +215,8 @@ static void do_tokens(struct node *node, const struct node_action *action)
 static void do_returned(struct node *node, const struct node_action *action)
 {
 	struct buf body;
-	log_info("request %llu.%u returned: %s%s%s", (unsigned long long)action->ref.request,
-		 action->ref.epoch, node_returned_text(action->returned.reason),
-		 action->returned.detail && *action->returned.detail ? ", " : "",
-		 action->returned.detail ? action->returned.detail : "");
+	log_info("request %llu.%u returned: %s", (unsigned long long)action->ref.request,
+		 action->ref.epoch, action->returned.detail);
 	buf_init(&body, FRAME_BODY_BYTES_MAX);
 	node_codec_returned(&body, action);
 	node__send_conductor(node, action->ref.conductor, FRAME_RETURNED, &body);

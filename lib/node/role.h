@@ -337,7 +337,7 @@ struct node_action {
 			bool one_choice;
 			uint32_t choice;
 			enum returned_reason reason;
-			const char *detail; /* static, for people */
+			const char *detail; /* for people: what the reason means here */
 		} returned;
 	};
 };

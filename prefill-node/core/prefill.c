@@ -60,14 +60,21 @@ static void slot_end(struct prefill *p, struct prefill_slot *slot, struct node_a
 		slot_free(p, slot, actions);
 }
 
-static void slot_return(struct prefill *p, struct prefill_slot *slot, enum returned_reason reason,
-			struct node_actions *actions)
+static void slot_return_saying(struct prefill *p, struct prefill_slot *slot,
+			       enum returned_reason reason, const char *detail,
+			       struct node_actions *actions)
 {
 	struct node_action *action = node_actions_add(actions, NODE_DO_RETURNED, &slot->request.ref,
 						      prefill__handle(p, slot));
 	action->returned.reason = reason;
-	action->returned.detail = node_returned_text(reason);
+	action->returned.detail = detail;
 	slot_end(p, slot, actions);
+}
+
+static void slot_return(struct prefill *p, struct prefill_slot *slot, enum returned_reason reason,
+			struct node_actions *actions)
+{
+	slot_return_saying(p, slot, reason, node_returned_text(reason), actions);
 }
 
 static bool slot_lives(const struct prefill_slot *slot)
@@ -166,8 +173,12 @@ static void on_answer(struct prefill *p, const struct node_event *event,
 		return;
 	}
 	if (!event->answer.accepted) {
+		const char *why = event->answer.reason;
 		slot->reserved = false;
-		return slot_return(p, slot, RETURNED_REFUSED, actions);
+		return slot_return_saying(p, slot, RETURNED_REFUSED,
+					  why && why[0] ? why :
+							  node_returned_text(RETURNED_REFUSED),
+					  actions);
 	}
 	if (!slot->local) {
 		if (event->answer.cached_blocks > slot->sequence.block_count)
