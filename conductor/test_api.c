@@ -428,6 +428,7 @@ static const struct refusal {
 	{ CHAT, C("\"cache_salt\":\"\""), 400, "cache_salt" },
 	{ CHAT, C("\"cache_salt\":\"a\\u0000b\""), 400, "cache_salt" },
 	{ CHAT, C("\"priority\":\"high\""), 400, "priority" },
+	{ CHAT, C("\"user\":5"), 400, "user" },
 	{ CHAT, C("\"chat_template_kwargs\":{\"messages\":[]}"), 400, "chat_template_kwargs" },
 	{ COMPLETION, "{\"prompt\":\"Hi\",\"max_tokens\":0}", 400, "max_tokens" },
 	{ COMPLETION, "{\"prompt\":\"Hi\",\"max_tokens\":true}", 400, "max_tokens" },
@@ -761,6 +762,7 @@ static void test_large_bodies(void **state)
 	struct answer a = ask("POST", COMPLETION, NULL, body.data);
 	assert_int_equal(a.status, 400);
 	assert_non_null(strstr(text_at(a.json, "error.message"), "512 tokens"));
+	assert_string_equal(text_at(a.json, "error.param"), "prompt");
 	answer_free(&a);
 	a = ask("POST", "/tokenize", NULL, body.data);
 	assert_int_equal(a.status, 200);
