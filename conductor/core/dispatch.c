@@ -41,14 +41,14 @@ static void choices_enter(struct conductor *core, struct request *request,
 		choice->has_first = false;
 		choice->finish = CONDUCTOR_GOES_ON;
 		choice->has_stop_id = false;
+		choice->load = 0;
 		dispatch->choice_count++;
 		request->waiting_count--;
 		request->placed_count++;
 	}
 }
 
-static void dispatch_load(struct conductor *core, struct dispatch *dispatch, uint32_t prompt,
-			  uint32_t predicted)
+static void dispatch_load(struct conductor *core, struct dispatch *dispatch, uint32_t prompt)
 {
 	struct node *prefill = &core->nodes[dispatch->prefill.index];
 
@@ -57,14 +57,27 @@ static void dispatch_load(struct conductor *core, struct dispatch *dispatch, uin
 	list_push_back(&prefill->unseen, &dispatch->unseen);
 	prefill->unseen_tokens += prompt;
 	prefill->prefill_turn = ++core->turn;
-	dispatch->decode_shared = dispatch->decode_each = 0;
+	if (dispatch->decode.index != CONDUCTOR_NODE_NONE)
+		core->nodes[dispatch->decode.index].decode_turn = core->turn;
+}
+
+static void choice_load_set(struct conductor *core, const struct dispatch *dispatch,
+			    struct choice *choice, uint32_t load)
+{
 	if (dispatch->decode.index == CONDUCTOR_NODE_NONE)
 		return;
 	struct node *decode = &core->nodes[dispatch->decode.index];
-	dispatch->decode_shared = prompt;
-	dispatch->decode_each = predicted;
-	decode->placed_tokens += prompt + (uint64_t)predicted * dispatch->choice_count;
-	decode->decode_turn = core->turn;
+	decode->placed_tokens += load;
+	decode->placed_tokens -= choice->load;
+	choice->load = load;
+}
+
+void conductor__choice_grow(struct conductor *core, struct request *request, struct choice *choice)
+{
+	uint32_t load = request->facts.prompt_count + choice->delivered;
+
+	if (load > choice->load)
+		choice_load_set(core, &core->dispatches[choice->dispatch], choice, load);
 }
 
 struct dispatch *conductor__dispatch_new(struct conductor *core, struct request *request,
@@ -83,11 +96,17 @@ struct dispatch *conductor__dispatch_new(struct conductor *core, struct request 
 	dispatch->decode = id_at(core, places->decode);
 	dispatch->choice_count = 0;
 	choices_enter(core, request, dispatch, choices);
-	for (uint32_t i = 0; i < request->facts.choice_count; i++)
-		if (bit_get(choices, i))
-			base = request_choices(core, request)[i].base;
-	dispatch_load(core, dispatch, request->facts.prompt_count + base,
-		      MIN(request->facts.max_tokens - base, core->config.predicted_tokens));
+	for (uint32_t i = 0; i < request->facts.choice_count; i++) {
+		struct choice *choice = &request_choices(core, request)[i];
+		if (!bit_get(choices, i))
+			continue;
+		base = choice->base;
+		choice_load_set(core, dispatch, choice,
+				request->facts.prompt_count + base +
+					MIN(request->facts.max_tokens - base,
+					    core->config.predicted_tokens));
+	}
+	dispatch_load(core, dispatch, request->facts.prompt_count + base);
 	list_push_back(&request->dispatches, &dispatch->of_request);
 	core->counters.dispatches++;
 	core->counters.dispatches_live++;
@@ -125,6 +144,15 @@ void conductor__dispatch_seen(struct conductor *core, struct dispatch *dispatch)
 	core->nodes[dispatch->prefill.index].unseen_tokens -= dispatch->prefill_tokens;
 }
 
+void conductor__dispatch_prefilled(struct conductor *core, struct dispatch *dispatch)
+{
+	if (!list_empty(&dispatch->unseen))
+		conductor__dispatch_seen(core, dispatch);
+	else if (dispatch->prefill.index != CONDUCTOR_NODE_NONE)
+		core->nodes[dispatch->prefill.index].prefilled_tokens += dispatch->prefill_tokens;
+	dispatch->prefill_tokens = 0;
+}
+
 static void release(struct conductor *core, const struct dispatch *dispatch,
 		    struct conductor_node_id id, uint32_t choice)
 {
@@ -151,9 +179,7 @@ void conductor__dispatch_end(struct conductor *core, struct dispatch *dispatch)
 {
 	CHECK(!dispatch->choice_count);
 	conductor__release_both(core, dispatch, CONDUCTOR_CHOICE_ALL);
-	conductor__dispatch_seen(core, dispatch);
-	if (dispatch->decode.index != CONDUCTOR_NODE_NONE)
-		core->nodes[dispatch->decode.index].placed_tokens -= dispatch->decode_shared;
+	conductor__dispatch_prefilled(core, dispatch);
 	list_remove(&dispatch->of_request);
 	sm_move(conductor__dispatch_states, &dispatch->state, DISPATCH_FREE);
 	dispatch->next_free = core->dispatch_free;
@@ -178,7 +204,8 @@ void conductor__choice_leave(struct conductor *core, struct request *request, ui
 	if (state == CHOICE_WAITING)
 		request->waiting_count++;
 	if (dispatch->decode.index != CONDUCTOR_NODE_NONE)
-		core->nodes[dispatch->decode.index].placed_tokens -= dispatch->decode_each;
+		core->nodes[dispatch->decode.index].left_tokens += choice->load;
+	choice_load_set(core, dispatch, choice, 0);
 	if (--dispatch->choice_count == 0)
 		conductor__dispatch_end(core, dispatch);
 }
@@ -231,7 +258,7 @@ void conductor__prefill_out(struct conductor *core, struct dispatch *dispatch,
 	uint32_t epoch = dispatch->epoch;
 	uint64_t missing[CONDUCTOR_CHOICES_MAX / 64] = { 0 };
 
-	conductor__dispatch_seen(core, dispatch);
+	conductor__dispatch_prefilled(core, dispatch);
 	dispatch->prefill.index = CONDUCTOR_NODE_NONE;
 	conductor__trace(core, request, "%s; its part was over", why);
 	for (uint32_t i = 0; i < request->facts.choice_count; i++)

@@ -16,16 +16,28 @@ static struct conductor_node_id node_id(const struct conductor *core, const stru
 	return (struct conductor_node_id){ (uint32_t)(node - core->nodes), node->generation };
 }
 
-uint64_t conductor__queued_tokens(const struct node *node)
+static uint64_t less(uint64_t a, uint64_t b)
 {
-	return node->report.queued_tokens + node->unseen_tokens;
+	return a > b ? a - b : 0;
 }
 
-/* A report lags behind our own dispatches and includes those of other conductors: the larger of
- * the two is the better guess, their sum would count most of it twice. */
+/*
+ * A report is half a second old at times, and a burst comes and goes within that. So what is ours
+ * and has changed since is put right: dispatches that it does not include are added, those that
+ * have been computed, or have left, are taken off.
+ */
+uint64_t conductor__queued_tokens(const struct node *node)
+{
+	return less(node->report.queued_tokens, node->prefilled_tokens) + node->unseen_tokens;
+}
+
+/* Nothing tells which of our choices d's report includes: the larger of what it says and of what
+ * we know is the better guess, their sum would count most of it twice. */
 uint64_t conductor__running_tokens(const struct node *node)
 {
-	return MAX(node->report.running_tokens + node->report.reserved_tokens, node->placed_tokens);
+	uint64_t said = node->report.running_tokens + node->report.reserved_tokens;
+
+	return MAX(less(said, node->left_tokens), node->placed_tokens);
 }
 
 /* The member's work is placed elsewhere and its slot is out of use under @state. */
@@ -171,6 +183,7 @@ int conductor__report(struct conductor *core, const struct conductor_event *even
 	if (!node)
 		return conductor__refuse(core, event, CONDUCTOR_CHOICE_ALL);
 	node->report = *event->report;
+	node->prefilled_tokens = node->left_tokens = 0;
 	node->report_ns = core->now_ns;
 	node->lease_ns = core->now_ns + core->config.lease_ns;
 	if (node->report.role && node->report.role <= ROLE_BOTH &&

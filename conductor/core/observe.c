@@ -145,6 +145,19 @@ static bool id_is_member(const struct conductor *core, struct conductor_node_id 
 	       node_is_member(&core->nodes[id.index]);
 }
 
+static uint64_t choices_load(const struct conductor *core, const struct dispatch *dispatch,
+			     uint32_t slot)
+{
+	const struct request *request = &core->requests[dispatch->request];
+	const struct choice *all = request_choices(core, request);
+	uint64_t load = 0;
+
+	for (uint32_t i = 0; i < request->facts.choice_count; i++)
+		if (all[i].state == CHOICE_PLACED && all[i].dispatch == slot)
+			load += all[i].load;
+	return load;
+}
+
 /* C3, and that the loads add up. */
 static void check_nodes(const struct conductor *core)
 {
@@ -166,8 +179,7 @@ static void check_nodes(const struct conductor *core)
 		if (dispatch->decode.index == CONDUCTOR_NODE_NONE)
 			continue;
 		CHECK(id_is_member(core, dispatch->decode));
-		placed[dispatch->decode.index] +=
-			dispatch->decode_shared + dispatch->decode_each * dispatch->choice_count;
+		placed[dispatch->decode.index] += choices_load(core, dispatch, i);
 	}
 	CHECK(live == core->counters.dispatches_live);
 	for (uint32_t i = 0; i < core->node_count; i++) {

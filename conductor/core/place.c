@@ -85,11 +85,21 @@ static enum placing place_group(struct conductor *core, struct request *request,
 	return core->config.policy->choose(&view, &wish, &anyone) == 0 ? BUSY : NO_NODE;
 }
 
+/* By arrival: what has begun is older than what has not. */
+static void wait_in_order(struct conductor *core, struct request *request)
+{
+	struct list *at = core->waiting.prev;
+
+	list_remove(&request->queue);
+	while (at != &core->waiting && list_entry(at, struct request, queue)->facts.arrival_ns >
+					       request->facts.arrival_ns)
+		at = at->prev;
+	list_insert_after(&request->queue, at);
+}
+
 static void waits(struct conductor *core, struct request *request, enum placing placing,
 		  const char *reason)
 {
-	bool resumed = request->facts.epochs > 0;
-
 	request->retry_ns = core->now_ns + core->config.retry_ns;
 	memset(request->refused_prefill, 0, sizeof request->refused_prefill);
 	memset(request->refused_decode, 0, sizeof request->refused_decode);
@@ -101,12 +111,7 @@ static void waits(struct conductor *core, struct request *request, enum placing 
 		conductor__trace(core, request, "waits: %s%s", reason,
 				 placing == BUSY ? " (each has refused; asked again soon)" : "");
 	request->wait_noted = true;
-	list_remove(&request->queue);
-	/* What has begun goes before what has not. */
-	if (resumed)
-		list_push_front(&core->waiting, &request->queue);
-	else
-		list_push_back(&core->waiting, &request->queue);
+	wait_in_order(core, request);
 }
 
 /* Choices that have no output yet share one prefill; each other one has its own. */
@@ -155,20 +160,28 @@ void conductor__place_urgent(struct conductor *core)
 		place(core, list_entry(core->urgent.next, struct request, queue));
 }
 
+/* When the nodes are full, most of those who wait would be refused again. The oldest ask for all:
+ * so many placements go out in a round. */
+#define ROUND_PLACEMENTS 16
+
 /* @all: membership changed, so whoever waits is asked for at once. */
 void conductor__place_waiting(struct conductor *core, bool all)
 {
+	uint64_t until = core->counters.dispatches + ROUND_PLACEMENTS;
 	struct list round;
 
 	/* Those that must go on waiting put themselves back; each is tried once. */
 	list_init(&round);
-	list_for_each_safe(link, after, &core->waiting) {
-		struct request *request = list_entry(link, struct request, queue);
-		if (!all && request->retry_ns > core->now_ns)
-			continue;
+	while (!list_empty(&core->waiting)) {
+		struct list *link = core->waiting.next;
 		list_remove(link);
 		list_push_back(&round, link);
 	}
-	while (!list_empty(&round))
-		place(core, list_entry(round.next, struct request, queue));
+	while (!list_empty(&round)) {
+		struct request *request = list_entry(round.next, struct request, queue);
+		if (all || (request->retry_ns <= core->now_ns && core->counters.dispatches < until))
+			place(core, request);
+		else
+			wait_in_order(core, request);
+	}
 }

@@ -34,6 +34,7 @@ struct choice {
 	uint32_t next;      /* the position that d sends next; base + 1 at first */
 	uint32_t delivered; /* tokens the front has */
 	uint32_t faults;    /* placements that failed since the last token */
+	uint32_t load;      /* tokens it counts for on d: prompt and output, predicted or made */
 	uint64_t last_ns;   /* of its last delivery */
 };
 
@@ -44,8 +45,7 @@ struct dispatch {
 	struct conductor_node_id prefill, decode; /* index NONE: none, or lost with its part over */
 	uint32_t choice_count;                    /* placed here and not done */
 	uint64_t number;                          /* among this conductor's dispatches to p */
-	uint64_t prefill_tokens;                  /* load on p until a report includes it */
-	uint64_t decode_shared, decode_each;      /* load on d: prompt, and each choice's output */
+	uint64_t prefill_tokens;                  /* load on p until its prompt is computed */
 	struct list of_request;
 	struct list unseen; /* of p; alone when seen */
 	uint32_t next_free;
@@ -96,7 +96,8 @@ struct node {
 	uint64_t report_ns, lease_ns; /* lease_ns: when it ends */
 	uint64_t dispatch_count;
 	struct list unseen; /* dispatches to it that no report includes yet, by number */
-	uint64_t unseen_tokens, placed_tokens;
+	uint64_t unseen_tokens, placed_tokens; /* our load as p, not yet in a report; as d */
+	uint64_t prefilled_tokens, left_tokens; /* our load that a report may still name and is gone */
 	uint64_t prefill_turn, decode_turn;
 	uint64_t frames_refused, refused_ns; /* refused_ns: first refused frame of a fenced one */
 };
@@ -205,6 +206,10 @@ void conductor__node_lost_dispatches(struct conductor *core, struct conductor_no
 void conductor__prefill_out(struct conductor *core, struct dispatch *dispatch,
 			    enum conductor_cause cause, const char *why);
 void conductor__dispatch_seen(struct conductor *core, struct dispatch *dispatch);
+/* Its prompt is computed, or is to be no more: from now on it is no load on p. */
+void conductor__dispatch_prefilled(struct conductor *core, struct dispatch *dispatch);
+/* A choice of it has more output than was predicted. */
+void conductor__choice_grow(struct conductor *core, struct request *request, struct choice *choice);
 const char *conductor__node_name(const struct conductor *core, struct conductor_node_id id);
 
 /* place.c */

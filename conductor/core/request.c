@@ -184,6 +184,8 @@ static void dispatch_advance(struct conductor *core, struct request *request,
 
 	if (dispatch->state >= state)
 		return;
+	if (dispatch->state == DISPATCH_SENT)
+		conductor__dispatch_prefilled(core, dispatch);
 	sm_move(conductor__dispatch_states, &dispatch->state, state);
 	if (first)
 		conductor__trace(core, request, "epoch %u: first token from %s", dispatch->epoch,
@@ -227,6 +229,7 @@ static void deliver(struct conductor *core, struct request *request, uint32_t in
 	action->cached_tokens = request->facts.cached_tokens;
 	choice->delivered = choice->next;
 	choice->faults = 0;
+	conductor__choice_grow(core, request, choice);
 	request->facts.tokens += count;
 	request->facts.state = "running";
 	core->counters.tokens_delivered += count;

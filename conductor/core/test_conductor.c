@@ -147,6 +147,58 @@ static void refusal_goes_to_another(void **state)
 	world_close(&world);
 }
 
+/* A long history keeps its beginning and its end. */
+static void long_traces_lose_the_middle(void **state)
+{
+	struct conductor_trace_view view;
+	struct world world;
+
+	(void)state;
+	world_2p2d(&world, "least-loaded");
+	submit(&world, 1, 100, 1, 8);
+	for (uint32_t epoch = 1; epoch < 40; epoch++) {
+		assert_int_equal(conductor_trace_find(world.core, "cmpl-1", &view), 0);
+		returned(&world, !strcmp(view.prefill_node, "p1"), 1, epoch, CONDUCTOR_CHOICE_ALL,
+			 CAUSE_REFUSED);
+		world.now_ns += 50 * NS_PER_MS;
+		world_step(&world, (struct conductor_event){ .kind = EVENT_TICK });
+	}
+	cancel(&world, 1);
+	assert_int_equal(conductor_trace_find(world.core, "cmpl-1", &view), 0);
+	assert_true(view.lines_dropped > 0);
+	assert_true(strlen(view.lines) < CONDUCTOR_TRACE_BYTES);
+	assert_non_null(strstr(view.lines, "0\tarrived: 100 prompt tokens"));
+	assert_non_null(strstr(view.lines, "epoch 1 dispatched"));
+	assert_non_null(strstr(view.lines, "epoch 40 dispatched"));
+	assert_non_null(strstr(view.lines, "\tcancelled: 0 tokens\n"));
+	world_close(&world);
+}
+
+/* The oldest asks first, whatever the order of the refusals. */
+static void who_waits_keeps_its_place(void **state)
+{
+	struct world world;
+
+	(void)state;
+	world_open(&world, "least-loaded");
+	join(&world, 0, "p0", ROLE_PREFILL, 1);
+	join(&world, 1, "d0", ROLE_DECODE, 2);
+	report(&world, 0, ROLE_PREFILL, 2, 0, 0, 0);
+	report(&world, 1, ROLE_DECODE, 2, 0, 0, 0);
+	for (uint64_t id = 1; id <= 3; id++) {
+		world.now_ns += NS_PER_MS;
+		submit(&world, id, 10, 1, 8);
+	}
+	for (uint64_t id = 3; id >= 1; id--)
+		returned(&world, 0, id, 1, CONDUCTOR_CHOICE_ALL, CAUSE_REFUSED);
+	quiet(&world);
+	world.now_ns += 50 * NS_PER_MS;
+	world_step(&world, (struct conductor_event){ .kind = EVENT_TICK });
+	expect(&world, "prefill r1.2 p0>d0 from 0 choices 1\nprefill r2.2 p0>d0 from 0 choices 1\n"
+		       "prefill r3.2 p0>d0 from 0 choices 1\n");
+	world_close(&world);
+}
+
 static void no_node_ends_with_503(void **state)
 {
 	struct world world;
@@ -390,6 +442,35 @@ static void loads_decide(void **state)
 	world_close(&world);
 }
 
+/* A burst that has come and gone since the last reports weighs nothing. */
+static void stale_reports_are_put_right(void **state)
+{
+	struct conductor_node_view view;
+	struct world world;
+
+	(void)state;
+	world_2p2d(&world, "least-loaded");
+	submit(&world, 1, 100, 1, 200);
+	tokens(&world, 0, 1, 1, 0, 0, 1, CONDUCTOR_GOES_ON);
+	tokens(&world, 2, 1, 1, 0, 1, 98, CONDUCTOR_GOES_ON);
+	conductor_node_view(world.core, world.nodes[2].index, &view);
+	assert_int_equal(view.running_tokens, 199); /* more than was predicted */
+	report(&world, 2, ROLE_DECODE, 2, 0, 0, 199);
+	report(&world, 0, ROLE_PREFILL, 2, 1, 0, 0);
+	tokens(&world, 2, 1, 1, 0, 99, 1, CONDUCTOR_STOP);
+	conductor_node_view(world.core, world.nodes[2].index, &view);
+	assert_int_equal(view.running_tokens, 0);
+	/* The same on p: its report names a prompt that has been computed since. */
+	submit(&world, 2, 100, 1, 8);
+	report(&world, 1, ROLE_PREFILL, 2, 1, 100, 0);
+	conductor_node_view(world.core, world.nodes[1].index, &view);
+	assert_int_equal(view.queued_tokens, 100);
+	tokens(&world, 1, 2, 1, 0, 0, 1, CONDUCTOR_GOES_ON);
+	conductor_node_view(world.core, world.nodes[1].index, &view);
+	assert_int_equal(view.queued_tokens, 0);
+	world_close(&world);
+}
+
 static void round_robin_turns(void **state)
 {
 	struct world world;
@@ -500,6 +581,8 @@ int main(void)
 		cmocka_unit_test(prefill_lost_early),
 		cmocka_unit_test(choices_resume_apart),
 		cmocka_unit_test(refusal_goes_to_another),
+		cmocka_unit_test(long_traces_lose_the_middle),
+		cmocka_unit_test(who_waits_keeps_its_place),
 		cmocka_unit_test(no_node_ends_with_503),
 		cmocka_unit_test(node_comes_in_time),
 		cmocka_unit_test(faults_in_a_row_end),
@@ -511,6 +594,7 @@ int main(void)
 		cmocka_unit_test(stop_string_ends_one_choice),
 		cmocka_unit_test(out_of_order_is_refused),
 		cmocka_unit_test(loads_decide),
+		cmocka_unit_test(stale_reports_are_put_right),
 		cmocka_unit_test(round_robin_turns),
 		cmocka_unit_test(too_long_for_a_node),
 		cmocka_unit_test(explained),

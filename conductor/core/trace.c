@@ -1,22 +1,26 @@
 /* What happened to a request, in words, and how long things take. */
 #include "conductor/core/private.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #define LINE_BYTES 320
-/* Kept free for the lines that say how it ended. */
-#define TAIL_BYTES 512
+/* How it began stays, and so does what came last; lines in between make room. */
+#define HEAD_BYTES 768
 
-static void text_add(struct trace_text *trace, const char *line, size_t bytes, bool last)
+static_assert(HEAD_BYTES + 3 * LINE_BYTES < CONDUCTOR_TRACE_BYTES, "two whole lines lie past the head");
+
+static void text_add(struct trace_text *trace, const char *line, size_t bytes)
 {
-	size_t room = sizeof trace->text - 1 - (last ? 0 : TAIL_BYTES);
-
-	if (trace->bytes + bytes > room) {
+	while (trace->bytes + bytes > sizeof trace->text - 1) {
+		char *middle = strchr(trace->text + HEAD_BYTES, '\n') + 1;
+		char *after = strchr(middle, '\n') + 1;
+		memmove(middle, after, (size_t)(trace->text + trace->bytes + 1 - after));
+		trace->bytes -= (uint32_t)(after - middle);
 		trace->dropped++;
-		return;
 	}
 	memcpy(trace->text + trace->bytes, line, bytes);
 	trace->bytes += (uint32_t)bytes;
@@ -41,7 +45,7 @@ void conductor__trace(struct conductor *core, struct request *request, const cha
 		if (line[i] == '\n' || line[i] == '\t')
 			line[i] = ' ';
 	line[bytes++] = '\n';
-	text_add(trace, line, bytes, !request->waiting_count && !request->placed_count);
+	text_add(trace, line, bytes);
 }
 
 void conductor__trace_ended(struct conductor *core, struct request *request)

@@ -4,6 +4,11 @@
 #include <string.h>
 #define XXH_STATIC_LINKING_ONLY /* XXH3_state_t on the stack */
 #include <xxhash.h>
+/* The library's plain entry points are built for SSE2. These choose AVX2 or AVX-512 when they first
+ * run, more than twice as fast on bytes in the cache; the sums are the same. */
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>
+#endif
 
 #include "base/check.h"
 

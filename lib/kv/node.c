@@ -53,7 +53,7 @@ void kv_node_unref(struct kv_node *node, kv_block_id block)
 void kv_node_commit(struct kv_node *node, kv_block_id block, const struct kv_key *parent,
 		    const struct kv_key *key)
 {
-	if (kv_node_committed(node, block))
+	if (node->caching_off || kv_node_committed(node, block))
 		return;
 	if (kv_index_insert(&node->index, block, parent, key) == 0)
 		kv_pool_commit(&node->pool, block);

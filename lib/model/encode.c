@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "model/nfc.h"
 #include "model/tokenizer_private.h"
 #include "model/utf8.h"
 
@@ -65,10 +66,17 @@ static int encode_spm(const struct tokenizer *t, struct scratch *s, struct text 
 	return error;
 }
 
-static int encode_stretch(const struct tokenizer *t, struct scratch *s, struct text text, bool first)
+static bool is_ascii(struct text text)
 {
-	if (!text.bytes)
-		return 0;
+	for (size_t i = 0; i < text.bytes; i++) {
+		if ((uint8_t)text.data[i] >= 0x80)
+			return false;
+	}
+	return true;
+}
+
+static int encode_normal(const struct tokenizer *t, struct scratch *s, struct text text, bool first)
+{
 	switch (t->vocab->kind) {
 	case VOCAB_BPE:
 		return pre__split(t, s, 0, text);
@@ -77,6 +85,21 @@ static int encode_stretch(const struct tokenizer *t, struct scratch *s, struct t
 	default:
 		return 0;
 	}
+}
+
+static int encode_stretch(const struct tokenizer *t, struct scratch *s, struct text text, bool first)
+{
+	if (!text.bytes)
+		return 0;
+	if (!t->vocab->normalize_nfc || is_ascii(text))
+		return encode_normal(t, s, text, first);
+	struct buf normal;
+	buf_init(&normal, 0);
+	int error = nfc_append(text.data, text.bytes, &normal);
+	if (error >= 0)
+		error = encode_normal(t, s, (struct text){ normal.data, normal.bytes }, first);
+	buf_fini(&normal);
+	return error;
 }
 
 static size_t spaces_before(struct text text, size_t start, size_t end)

@@ -251,10 +251,16 @@ int merge__spm(const struct tokenizer *t, struct scratch *s, struct text text)
 	int error = reserve_items(s, text.bytes);
 	if (error < 0)
 		return error;
-	for (size_t at = 0; at < text.bytes; at += s->items[count++].bytes)
+	for (size_t at = 0; at < text.bytes; count++) {
+		struct text character = { text.data + at, utf8_bytes(text.data[at]) };
 		s->items[count] = (struct merge_item){ .start = (uint32_t)at,
-						       .bytes = (uint32_t)utf8_bytes(text.data[at]) };
-	if ((error = merge_all(t, s, count, text.data)) < 0)
+						       .bytes = (uint32_t)character.bytes };
+		if (!t->ranks)
+			s->items[count].symbol = text_map_get(&t->symbols, character);
+		at += character.bytes;
+	}
+	/* Files with scores find a pair by its text, files with merges by its symbols. */
+	if ((error = merge_all(t, s, count, t->ranks ? text.data : NULL)) < 0)
 		return error;
 	for (uint32_t i = 0; i != END; i = s->items[i].next) {
 		const struct merge_item *item = &s->items[i];

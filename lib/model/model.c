@@ -42,7 +42,7 @@ int model__fail(struct model *model, const char *format, ...)
 	return BATON_EFORMAT;
 }
 
-/* Keeps the map until model_close(). An empty file maps to nothing and is no error here. */
+/* Keeps the map until model_close(). An empty file is no error here. */
 int model__map(struct model *model, const char *path, struct model_map *ret_map)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -53,7 +53,8 @@ int model__map(struct model *model, const char *path, struct model_map *ret_map)
 	}
 	struct stat stat;
 	int error = 0;
-	struct model_map map = { 0 };
+	static char nothing[1];
+	struct model_map map = { .data = nothing };
 	struct model_map *maps =
 		realloc(model->maps, (model->map_count + 1) * sizeof(model->maps[0]));
 	if (!maps) {

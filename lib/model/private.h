@@ -58,8 +58,6 @@ enum {
 	VOCAB_STRIP_RIGHT = 2,
 };
 
-/* Scores up to this one: the token is never the result of a merge. */
-#define SPM_SCORE_NEVER (-1e30f)
 
 /* All pointers live as long as the model: in the map, in its memory, or in static storage. */
 struct vocab {
@@ -67,9 +65,9 @@ struct vocab {
 	uint32_t token_count;
 	struct text *tokens;
 	uint8_t *types;      /* enum vocab_type */
-	float *scores;       /* SPM only */
+	float *scores;       /* SPM of GGUF files: the best-scored token is merged first */
 	uint32_t merge_count;
-	struct vocab_merge *merges; /* BPE only, best first */
+	struct vocab_merge *merges; /* all others, best first */
 	/* BPE: each pattern isolates its matches within what the one before left, in order. */
 	struct text patterns[VOCAB_PATTERNS_MAX];
 	uint32_t pattern_count;

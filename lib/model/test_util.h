@@ -68,11 +68,13 @@ static inline struct model *golden_model(const char *name, int flags)
 	return model;
 }
 
-/* The demo model: $BATON_MODEL or the cache. NULL, after a line that says so, when absent. */
+/* The demo model: $BATON_TEST_MODEL, $BATON_MODEL or the cache. NULL, after a line that says so, when absent. */
 static inline const char *demo_model_path(void)
 {
 	static char path[PATH_MAX];
-	const char *given = getenv("BATON_MODEL"), *home = getenv("HOME");
+	const char *given = getenv("BATON_TEST_MODEL"), *home = getenv("HOME");
+	if (!given)
+		given = getenv("BATON_MODEL");
 	if (given)
 		snprintf(path, sizeof(path), "%s", given);
 	else

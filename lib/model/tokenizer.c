@@ -216,33 +216,29 @@ static int build_texts(struct tokenizer *t)
 	return 0;
 }
 
-struct symbols {
-	struct tokenizer *t;
-	struct model *model;
-	struct text_map map; /* in the byte alphabet -> symbol */
-};
-
 /* @owned: the text lives as long as the model; else it is copied when it is new. */
-static int intern(struct symbols *symbols, struct text text, bool owned, uint32_t *ret)
+static int intern(struct model *model, struct tokenizer *t, struct text text, bool owned,
+		  uint32_t *ret)
 {
-	*ret = text_map_get(&symbols->map, text);
+	*ret = text_map_get(&t->symbols, text);
 	if (*ret != SYMBOL_NONE)
 		return 0;
 	if (!owned) {
-		char *copy = model__copy(symbols->model, text);
+		char *copy = model__copy(model, text);
 		if (!copy)
 			return -ENOMEM;
 		text.data = copy;
 	}
-	*ret = symbols->t->symbol_count++;
-	(void)text_map_put(&symbols->map, text, *ret);
-	symbols->t->symbol_texts[*ret] = text;
+	*ret = t->symbol_count++;
+	(void)text_map_put(&t->symbols, text, *ret);
+	t->symbol_texts[*ret] = text;
 	return 0;
 }
 
-static int intern_merge(struct symbols *symbols, uint32_t rank, struct buf *joined)
+static int intern_merge(struct model *model, struct tokenizer *t, uint32_t rank,
+			struct buf *joined)
 {
-	const struct vocab_merge *merge = &symbols->t->vocab->merges[rank];
+	const struct vocab_merge *merge = &t->vocab->merges[rank];
 	uint32_t left, right, result;
 	int error;
 	buf_clear(joined);
@@ -251,20 +247,19 @@ static int intern_merge(struct symbols *symbols, uint32_t rank, struct buf *join
 	if (joined->failed)
 		return -ENOMEM;
 	struct text text = { joined->data, joined->bytes };
-	if ((error = intern(symbols, merge->left, true, &left)) < 0 ||
-	    (error = intern(symbols, merge->right, true, &right)) < 0 ||
-	    (error = intern(symbols, text, false, &result)) < 0)
+	if ((error = intern(model, t, merge->left, true, &left)) < 0 ||
+	    (error = intern(model, t, merge->right, true, &right)) < 0 ||
+	    (error = intern(model, t, text, false, &result)) < 0)
 		return error;
 	/* A pair listed twice counts where it stands first. */
-	(void)map_put(&symbols->t->pairs, (uint64_t)left << 32 | right,
+	(void)map_put(&t->pairs, (uint64_t)left << 32 | right,
 		      (uint64_t)rank << 32 | result);
 	return 0;
 }
 
 /* Which token each symbol is, if any. */
-static int name_symbols(struct symbols *symbols)
+static int name_symbols(struct tokenizer *t)
 {
-	struct tokenizer *t = symbols->t;
 	t->symbol_ids = malloc(t->symbol_count * sizeof(t->symbol_ids[0]));
 	if (!t->symbol_ids)
 		return -ENOMEM;
@@ -273,7 +268,7 @@ static int name_symbols(struct symbols *symbols)
 	for (uint32_t i = 0; i < t->vocab->token_count; i++) {
 		if (!is_text_token(t->vocab, i))
 			continue;
-		uint32_t symbol = text_map_get(&symbols->map, t->vocab->tokens[i]);
+		uint32_t symbol = text_map_get(&t->symbols, t->vocab->tokens[i]);
 		if (symbol != SYMBOL_NONE && t->symbol_ids[symbol] == SYMBOL_NONE)
 			t->symbol_ids[symbol] = i;
 	}
@@ -283,25 +278,23 @@ static int name_symbols(struct symbols *symbols)
 static int build_merges(struct model *model, struct tokenizer *t)
 {
 	const struct vocab *v = t->vocab;
-	struct symbols symbols = { .t = t, .model = model };
 	uint32_t capacity = 256 + 3 * v->merge_count; /* at most 3 << 24 */
 	struct buf joined;
 	buf_init(&joined, 0);
 	t->symbol_texts = calloc(capacity, sizeof(t->symbol_texts[0]));
-	int error = t->symbol_texts ? text_map_init(&symbols.map, capacity) : -ENOMEM;
+	int error = t->symbol_texts ? text_map_init(&t->symbols, capacity) : -ENOMEM;
 	if (error >= 0)
 		error = map_init(&t->pairs, v->merge_count);
-	for (uint32_t byte = 0; byte < 256 && error >= 0; byte++) {
+	for (uint32_t byte = 0; v->kind == VOCAB_BPE && byte < 256 && error >= 0; byte++) {
 		uint32_t symbol;
 		char text[4];
 		size_t bytes = (size_t)utf8_encode(alphabet_character(byte), text);
-		error = intern(&symbols, (struct text){ text, bytes }, false, &symbol);
+		error = intern(model, t, (struct text){ text, bytes }, false, &symbol);
 	}
 	for (uint32_t i = 0; i < v->merge_count && error >= 0; i++)
-		error = intern_merge(&symbols, i, &joined);
+		error = intern_merge(model, t, i, &joined);
 	if (error >= 0)
-		error = name_symbols(&symbols);
-	text_map_fini(&symbols.map);
+		error = name_symbols(t);
 	buf_fini(&joined);
 	return error;
 }
@@ -337,10 +330,15 @@ static int build_ranks(struct tokenizer *t)
 	for (uint32_t i = 0; i < v->token_count; i++) {
 		if (i && order[i].score != order[i - 1].score)
 			rank = i;
-		bool mergeable = order[i].score > SPM_SCORE_NEVER;
-		t->ranks[order[i].id] = mergeable ? rank : SYMBOL_NONE;
+		t->ranks[order[i].id] = rank;
 	}
 	free(order);
+	return 0;
+}
+
+static void find_bytes(struct tokenizer *t)
+{
+	const struct vocab *v = t->vocab;
 	for (uint32_t byte = 0; byte < 256; byte++)
 		t->byte_ids[byte] = SYMBOL_NONE;
 	for (uint32_t i = 0; i < v->token_count; i++) {
@@ -348,7 +346,6 @@ static int build_ranks(struct tokenizer *t)
 		if (byte >= 0)
 			t->byte_ids[byte] = i;
 	}
-	return 0;
 }
 
 static bool is_whole_token(const struct vocab *v, uint32_t id)
@@ -410,13 +407,11 @@ int tokenizer__new(struct model *model, struct tokenizer **ret_tokenizer)
 	int error = build_pieces(t);
 	if (error >= 0)
 		error = build_texts(t);
-	if (error >= 0 && t->vocab->kind == VOCAB_SPM)
-		error = build_ranks(t);
-	if (error >= 0 && t->vocab->kind == VOCAB_BPE) {
-		error = build_merges(model, t);
-		if (error >= 0)
-			error = pre__compile(model, t);
-	}
+	find_bytes(t);
+	if (error >= 0)
+		error = t->vocab->scores ? build_ranks(t) : build_merges(model, t);
+	if (error >= 0)
+		error = pre__compile(model, t);
 	if (error >= 0)
 		error = build_trie(model, t);
 	if (error < 0) {
@@ -440,6 +435,7 @@ void tokenizer__free(struct tokenizer *t)
 	free(t->ranks);
 	free(t->trie_ids);
 	text_map_fini(&t->texts);
+	text_map_fini(&t->symbols);
 	map_fini(&t->pairs);
 	map_fini(&t->trie);
 	free(t);

@@ -36,16 +36,18 @@ struct tokenizer {
 	char *pieces;
 	size_t *piece_at;
 	/*
-	 * BPE. A symbol is a piece that merges can make: the 256 bytes (symbols 0..255), every
-	 * side of a merge and every result, whether or not it is a token.
+	 * Vocabularies with merges. A symbol is a piece that merges can make: in byte-level BPE
+	 * the 256 bytes (symbols 0..255), and every side of a merge and every result, whether or
+	 * not it is a token.
 	 */
 	struct map pairs;        /* left << 32 | right -> rank << 32 | result */
 	uint32_t *symbol_ids;    /* token of a symbol, or SYMBOL_NONE */
 	struct text *symbol_texts; /* in the byte alphabet */
 	uint32_t symbol_count;
+	struct text_map symbols; /* symbol_texts -> symbol */
 	pcre2_code *patterns[VOCAB_PATTERNS_MAX];
 	uint32_t pattern_count;
-	/* SPM: tokens that merges may make, and where each stands when ordered by score. */
+	/* SPM with scores: where each token stands when ordered by them. */
 	uint32_t *ranks;
 	uint32_t byte_ids[256]; /* the tokens <0x00>..<0xFF> */
 	/* Both: texts of normal tokens -> id (BPE: in raw bytes, only with ignore_merges). */
@@ -61,7 +63,7 @@ struct tokenizer {
 
 /* Scratch memory of one tokenize() call. */
 struct merge_item {
-	uint32_t symbol;      /* BPE: symbol; SPM: unused */
+	uint32_t symbol;       /* with merges; SYMBOL_NONE: nothing merges with it */
 	uint32_t start, bytes; /* SPM: stretch of the text */
 	uint32_t previous, next;
 	uint32_t rank; /* of the pair that starts here; SYMBOL_NONE: none */

@@ -1,6 +1,6 @@
 /* The node's admin listener: metrics for scrapers, probes, its own stats as JSON. */
 #include <errno.h>
-#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -11,58 +11,92 @@
 
 static const double step_bounds[] = { .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10 };
 
-/* Gauges are read from the cores when somebody looks. */
+struct named {
+	const char *name, *help;
+};
+
+/* In the order of admin_update()'s values. */
+static const struct named gauges[] = {
+	{ "vllm:num_requests_running", "Sequences in decode." },
+	{ "vllm:num_requests_waiting", "Dispatches waiting for prefill." },
+	{ "vllm:kv_cache_usage_perc", "Share of the KV blocks in use, 0..1." },
+	{ "baton_blocks_free", "KV blocks that hold nothing." },
+	{ "baton_blocks_cached", "KV blocks kept for later prompts." },
+	{ "baton_blocks_used", "KV blocks of sequences." },
+	{ "baton_blocks_reserved", "KV blocks that a transfer will fill." },
+	{ "baton_blocks_quarantined", "KV blocks that a late write might still reach." },
+};
+static const struct named counters[] = {
+	{ "vllm:num_preemptions", "Sequences given back because blocks ran out." },
+	{ "vllm:prefix_cache_queries", "Prompt tokens looked up." },
+	{ "vllm:prefix_cache_hits", "Prompt tokens found cached here." },
+	{ "baton_prefill_tokens", "Prompt tokens computed." },
+	{ "baton_decode_tokens", "Tokens decoded." },
+	{ "baton_slices_corrupt", "KV slices that arrived with a wrong checksum." },
+	{ "baton_slices_resent", "KV slices sent a second time." },
+	{ "baton_frames_refused", "Control frames refused: fenced, stale or out of place." },
+	{ "baton_events_stale", "Events for dispatches that were over." },
+	{ "baton_evictions", "Cached blocks dropped for new ones." },
+};
+static const char *const transports[] = { "shm", "tcp", "rdma" }; /* XFER_SHM .. XFER_RDMA */
+
+static_assert(ARRAY_COUNT(gauges) == ADMIN_GAUGES, "a slot for each");
+static_assert(ARRAY_COUNT(counters) == ADMIN_COUNTERS, "a slot for each");
+
+/* Counts that are kept elsewhere: the series follows them when somebody looks. */
+static void counter_follow(struct metric *metric, double value)
+{
+	metric_add(metric, value - metric_value(metric));
+}
+
 static void admin_update(struct node *node)
 {
 	struct node_load load;
 	struct xfer_stats transfers;
-	struct metrics *m = node->metrics;
 	const uint32_t *blocks = node->kv.pool.counts;
-	char labels[256], name[NODE_NAME_BYTES * 2], model[256];
 
 	node_load(node, &load);
 	xfer_stats(node->xfer, &transfers);
-	snprintf(labels, sizeof labels, "model_name=\"%s\",engine=\"%s\"",
-		 metrics_escape(node->served_name, model, sizeof model / 2), metrics_escape(node->name, name, sizeof name));
-	const struct {
-		const char *name, *help;
-		double value;
-	} gauges[] = {
-		{ "vllm:num_requests_running", "Sequences in decode.", load.running },
-		{ "vllm:num_requests_waiting", "Dispatches waiting for prefill.", load.waiting },
-		{ "vllm:kv_cache_usage_perc", "Share of the KV blocks in use, 0..1.",
-		  node->kv.pool.block_count ? (double)(blocks[KV_USED] + blocks[KV_RESERVED] + blocks[KV_QUARANTINED]) / node->kv.pool.block_count : 0 },
-		{ "baton_blocks_free", "KV blocks that hold nothing.", blocks[KV_FREE] },
-		{ "baton_blocks_cached", "KV blocks kept for later prompts.", blocks[KV_CACHED] },
-		{ "baton_blocks_used", "KV blocks of sequences.", blocks[KV_USED] },
-		{ "baton_blocks_reserved", "KV blocks that a transfer will fill.", blocks[KV_RESERVED] },
-		{ "baton_blocks_quarantined", "KV blocks that a late write might still reach.", blocks[KV_QUARANTINED] },
+	const double gauge_values[] = {
+		load.running,
+		load.waiting,
+		(double)(blocks[KV_USED] + blocks[KV_RESERVED] + blocks[KV_QUARANTINED]) /
+			MAX(1u, node->kv.pool.block_count),
+		blocks[KV_FREE],
+		blocks[KV_CACHED],
+		blocks[KV_USED],
+		blocks[KV_RESERVED],
+		blocks[KV_QUARANTINED],
 	};
-	const struct {
-		const char *name, *help;
-		double value;
-	} counters[] = {
-		{ "vllm:num_preemptions", "Sequences given back because blocks ran out.", (double)load.preemptions },
-		{ "vllm:prefix_cache_queries", "Prompt tokens looked up.", (double)load.prefix_queries },
-		{ "vllm:prefix_cache_hits", "Prompt tokens found cached here.", (double)load.prefix_hits },
-		{ "baton_prefill_tokens", "Prompt tokens computed.", (double)load.prefill_tokens },
-		{ "baton_decode_tokens", "Tokens decoded.", (double)load.decode_tokens },
-		{ "baton_slices_corrupt", "KV slices that arrived with a wrong checksum.", (double)transfers.slices_corrupt },
-		{ "baton_slices_resent", "KV slices sent a second time.", (double)load.slices_resent },
-		{ "baton_frames_refused", "Control frames refused: fenced, stale or out of place.", (double)node->frames_refused },
-		{ "baton_events_stale", "Events for dispatches that were over.", (double)load.events_stale },
-		{ "baton_evictions", "Cached blocks dropped for new ones.", (double)node->kv.evictions },
+	const uint64_t counter_values[] = {
+		load.preemptions,    load.prefix_queries,      load.prefix_hits,   load.prefill_tokens,
+		load.decode_tokens,  transfers.slices_corrupt, load.slices_resent, node->frames_refused,
+		load.events_stale,   node->kv.evictions,
 	};
-	for (size_t i = 0; i < ARRAY_COUNT(gauges); i++)
-		metric_set(metric_series(metrics_gauge(m, gauges[i].name, gauges[i].help), "%s", labels), gauges[i].value);
-	for (size_t i = 0; i < ARRAY_COUNT(counters); i++)
-		metric_set(metric_series(metrics_counter(m, counters[i].name, counters[i].help), "%s", labels), counters[i].value);
-	static const char *const transports[] = { "auto", "shm", "tcp", "rdma", "sim" };
-	for (size_t i = XFER_SHM; i <= XFER_RDMA; i++) {
-		metric_set(metric_series(metrics_counter(m, "baton_transfer_landed_bytes", "KV bytes received, verified."),
-					 "%s,transport=\"%s\"", labels, transports[i]), (double)transfers.landed_bytes[i]);
-		metric_set(metric_series(metrics_counter(m, "baton_transfer_sent_bytes", "KV bytes sent and acknowledged."),
-					 "%s,transport=\"%s\"", labels, transports[i]), (double)transfers.sent_bytes[i]);
+	static_assert(ARRAY_COUNT(gauge_values) == ADMIN_GAUGES, "a value for each");
+	static_assert(ARRAY_COUNT(counter_values) == ADMIN_COUNTERS, "a value for each");
+	for (size_t i = 0; i < ADMIN_GAUGES; i++)
+		metric_set(node->gauges[i], gauge_values[i]);
+	for (size_t i = 0; i < ADMIN_COUNTERS; i++)
+		counter_follow(node->counters[i], (double)counter_values[i]);
+	for (size_t i = 0; i < ARRAY_COUNT(transports); i++) {
+		counter_follow(node->landed[i], (double)transfers.landed_bytes[XFER_SHM + i]);
+		counter_follow(node->sent[i], (double)transfers.sent_bytes[XFER_SHM + i]);
+	}
+}
+
+static void admin_register(struct node *node, const char *labels)
+{
+	struct metrics *m = node->metrics;
+	struct metric_family *landed = metrics_counter(m, "baton_transfer_landed_bytes", "KV bytes received, verified.");
+	struct metric_family *sent = metrics_counter(m, "baton_transfer_sent_bytes", "KV bytes sent and acknowledged.");
+	for (size_t i = 0; i < ADMIN_GAUGES; i++)
+		node->gauges[i] = metric_series(metrics_gauge(m, gauges[i].name, gauges[i].help), "%s", labels);
+	for (size_t i = 0; i < ADMIN_COUNTERS; i++)
+		node->counters[i] = metric_series(metrics_counter(m, counters[i].name, counters[i].help), "%s", labels);
+	for (size_t i = 0; i < ARRAY_COUNT(transports); i++) {
+		node->landed[i] = metric_series(landed, "%s,transport=\"%s\"", labels, transports[i]);
+		node->sent[i] = metric_series(sent, "%s,transport=\"%s\"", labels, transports[i]);
 	}
 }
 
@@ -136,6 +170,7 @@ int node__admin_open(struct node *node)
 	char name[NODE_NAME_BYTES * 2], model[256], labels[256];
 	snprintf(labels, sizeof labels, "model_name=\"%s\",engine=\"%s\"",
 		 metrics_escape(node->served_name, model, sizeof model / 2), metrics_escape(node->name, name, sizeof name));
+	admin_register(node, labels);
 	node->steps = metric_series(metrics_counter(m, "baton_steps", "Batches run."), "%s", labels);
 	node->step_tokens = metric_series(metrics_histogram(m, "vllm:iteration_tokens_total", "Tokens per step.",
 							    metrics_bounds_tokens, ARRAY_COUNT(metrics_bounds_tokens)),

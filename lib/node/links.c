@@ -70,7 +70,9 @@ static int conductor_welcome(struct conductor_link *link, const uint8_t *body, u
 		return status;
 	if (!welcome.accepted) {
 		log_warning("conductor %s:%u does not take this node: %s", link->host, link->port, welcome.reason);
-		/* Fenced there, perhaps: come back as a newer life. */
+		/* Fenced there, perhaps: come back as a newer life. Other nodes know this one by the
+		 * old one, so their connections go too. */
+		node__links_reset(node);
 		node_renew(node);
 		return BATON_EFENCED;
 	}
@@ -364,6 +366,8 @@ static int peer_on_frame(struct wire_conn *conn, uint16_t type, const uint8_t *b
 		buf_fini(&answer);
 		return 0;
 	}
+	if (type == FRAME_RELEASE)
+		event.release.by_peer = true;
 	link->used_ns = node->turned_ns;
 	node_event(node, &event);
 	node_pump(node);

@@ -18,7 +18,7 @@
 #include "node/private.h"
 #include "proto/frame.h"
 
-/* Longer than this without a turn of the loop, and a lease may have run out unseen. */
+/* Longer than this, or than a lease, without a turn of the loop, and the lease ran out unseen. */
 #define NODE_SLEEP_NS (2 * NS_PER_S)
 
 /* ---- events and actions ---- */
@@ -174,7 +174,8 @@ static void do_release_peer(struct node *node, const struct node_action *action)
 {
 	struct buf body;
 	if (action->release.local) {
-		struct node_event event = { .kind = NODE_RELEASE, .release = { .ref = action->ref } };
+		struct node_event event = { .kind = NODE_RELEASE,
+					    .release = { .ref = action->ref, .by_peer = true } };
 		int role = role_index(node, NODE_ROLE_DECODE);
 		event.now_ns = clock_now_ns();
 		node->roles[role].maker->ops->step(node->roles[role].core, &event, &node->roles[role].actions);
@@ -214,10 +215,8 @@ static void do_tokens(struct node *node, const struct node_action *action)
 static void do_returned(struct node *node, const struct node_action *action)
 {
 	struct buf body;
-	log_info("request %llu.%u returned: %s%s%s", (unsigned long long)action->ref.request,
-		 action->ref.epoch, node_returned_text(action->returned.reason),
-		 action->returned.detail && *action->returned.detail ? ", " : "",
-		 action->returned.detail ? action->returned.detail : "");
+	log_info("request %llu.%u returned: %s", (unsigned long long)action->ref.request,
+		 action->ref.epoch, action->returned.detail);
 	buf_init(&body, FRAME_BODY_BYTES_MAX);
 	node_codec_returned(&body, action);
 	node__send_conductor(node, action->ref.conductor, FRAME_RETURNED, &body);
@@ -306,9 +305,16 @@ bool node_idle(const struct node *node)
 
 /* ---- sleep, drain, stop ---- */
 
+/* Ordered by time, and no other process's: nodes that one command starts do start within the same
+ * microsecond at times, and know each other by this number alone. */
+static uint64_t incarnation_now(void)
+{
+	return clock_wall_us() << 10 | ((uint64_t)getpid() & 1023);
+}
+
 void node_renew(struct node *node)
 {
-	node->incarnation = MAX(node->incarnation + 1, clock_wall_us());
+	node->incarnation = MAX(node->incarnation + 1024, incarnation_now());
 	for (uint32_t i = 0; i < node->role_count; i++)
 		node->roles[i].maker->renew(node->roles[i].core, node->incarnation);
 }
@@ -318,8 +324,8 @@ void node_notice_sleep(struct node *node)
 	uint64_t now_ns = clock_now_ns();
 	uint64_t lease_ns = NODE_SLEEP_NS;
 	for (uint32_t i = 0; i < node->conductor_count; i++)
-		if (node->conductors[i].welcomed && node->conductors[i].lease_ns > lease_ns)
-			lease_ns = node->conductors[i].lease_ns;
+		if (node->conductors[i].welcomed)
+			lease_ns = MIN(lease_ns, node->conductors[i].lease_ns);
 	bool slept = node->turned_ns && now_ns - node->turned_ns > lease_ns;
 	node->turned_ns = now_ns;
 	if (!slept || node->state == NODE_STARTING)
@@ -389,6 +395,8 @@ static bool node_settle(struct node *node)
 {
 	uint64_t deadline_ns = clock_now_ns() + 3 * NS_PER_S;
 	while ((!node_idle(node) || !kv_node_idle(&node->kv)) && clock_now_ns() < deadline_ns) {
+		if (node->engine && engine_thread_busy(node->engine))
+			deadline_ns = clock_now_ns() + 3 * NS_PER_S; /* a step may be long */
 		uv_run(&node->loop, UV_RUN_NOWAIT);
 		usleep(1000);
 	}
@@ -459,7 +467,10 @@ static int open_model(struct node *node)
 		log_error("--kv-cache-memory-bytes %llu holds less than one context of %u tokens: give at least %llu, or a smaller --max-model-len",
 			  (unsigned long long)config->kv_bytes, node->max_model_len,
 			  (unsigned long long)(blocks_min * kv_shape_block_bytes(&node->shape)));
-	return status < 0 ? status : kv_node_init(&node->kv, node->arena.block_count, node->shape.block_tokens);
+	if (status >= 0)
+		status = kv_node_init(&node->kv, node->arena.block_count, node->shape.block_tokens);
+	node->kv.caching_off = !config->prefix_caching;
+	return status;
 }
 
 static int open_roles(struct node *node, const struct node_role_maker makers[], uint32_t maker_count)
@@ -480,6 +491,7 @@ static int open_roles(struct node *node, const struct node_role_maker makers[], 
 		.eos_count = model->eos_count,
 		.reserve_timeout_ns = config->reserve_timeout_ns,
 		.transfer_timeout_ns = config->reserve_timeout_ns,
+		.landing_timeout_ns = config->landing_timeout_ns,
 	};
 	/* Decode first: its growth is admitted before new prefill. */
 	static const enum node_role order[] = { NODE_ROLE_DECODE, NODE_ROLE_PREFILL };
@@ -512,7 +524,7 @@ static int node_open(struct node *node, const struct node_role_maker makers[], u
 		snprintf(node->name, sizeof node->name, "%s-%s", host, node->daemon);
 	log_init(node->name, (enum log_level)node->config.log_level);
 	node->state = NODE_STARTING;
-	node->incarnation = clock_wall_us();
+	node->incarnation = incarnation_now();
 	node->metrics = metrics_new();
 	list_init(&node->peers);
 

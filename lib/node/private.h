@@ -21,6 +21,8 @@
 
 #define NODE_CONDUCTORS_MAX 16
 #define NODE_TICK_MS 100
+#define ADMIN_GAUGES 8
+#define ADMIN_COUNTERS 10
 
 struct node;
 
@@ -139,7 +141,9 @@ struct node {
 	struct http_server *admin;
 	uint16_t admin_port;
 	struct metrics *metrics;
-	struct metric *steps, *step_tokens, *step_seconds, *batch_rows;
+	struct metric *steps, *step_tokens, *step_seconds;
+	struct metric *gauges[ADMIN_GAUGES], *counters[ADMIN_COUNTERS];
+	struct metric *landed[3], *sent[3]; /* shm, tcp, rdma */
 };
 
 /* node.c */

@@ -461,6 +461,24 @@ static void test_auto(void **state)
 	pair_free(&pair);
 }
 
+/* A node of role both sends to itself. */
+static void test_to_itself(void **state)
+{
+	struct end *end = end_new(end_config(transport_of(state)), 2 * MIB);
+	struct xfer_peer *peer = end_peer(end, end);
+	const struct xfer_range range = { MIB, MIB };
+	const struct xfer_slice slice = { 0, 0, MIB, 0 };
+	struct grant grant = end_expect(end, &range, 1, 1);
+
+	fill_random(end->slab.base, MIB, 3);
+	assert_int_equal(xfer_send(peer, grant.ticket, grant.ticket_bytes, &slice, 1, 2), 0);
+	assert_true(ends_wait(end, NULL, XFER_SENT, 1, 5000));
+	assert_true(ends_wait(end, NULL, XFER_LANDED_ALL, 1, 5000));
+	assert_memory_equal(end->slab.base, (char *)end->slab.base + MIB, MIB);
+	xfer_peer_unref(peer);
+	end_free(end);
+}
+
 /* AUTO where the address names a socket that nobody answers: tcp, without a failed slice. */
 static void test_auto_falls_back(void **state)
 {
@@ -537,6 +555,7 @@ int main(void)
 		OVER_EACH(test_nobody_there),
 		OVER_EACH(test_idle_connections_close),
 		OVER_EACH(test_peers_are_shared),
+		OVER_EACH(test_to_itself),
 		cmocka_unit_test(test_auto),
 		cmocka_unit_test(test_auto_falls_back),
 		cmocka_unit_test(test_bad_configs),

@@ -553,8 +553,8 @@ static struct xfer__event *next_event(struct xfer *xfer)
 	struct xfer__event *slot = ring_pop(&xfer->events);
 	if (slot)
 		return slot;
-	/* Events that came before this store fire no new notify(), so look once more. */
-	atomic_store(&xfer->notify_sent, false);
+	/* Events that came before this exchange fire no new notify(), so look once more. */
+	(void)atomic_exchange(&xfer->notify_sent, false);
 	return ring_pop(&xfer->events);
 }
 

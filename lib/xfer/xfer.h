@@ -151,7 +151,8 @@ struct xfer_event {
 	int status;
 };
 
-/* Next event; false when there is none. */
+/* Next event; false when there is none. Whoever stops before that comes back without waiting for
+ * notify(), which fires again only for what comes after a false. */
 bool xfer_poll(struct xfer *xfer, struct xfer_event *ret_event);
 
 struct xfer_stats {

@@ -64,16 +64,18 @@ static void part_from_peer(struct xfer__conn *conn, enum xfer__conn_state state,
 	list_remove(&conn->peer_link);
 	peer->conn_count--;
 	xfer__peer_pump_later(peer);
+	/* Over tcp, at once. A peer that could not map our slab closes an open connection. */
+	if (conn->ops->transport == XFER_SHM && xfer->config.transport == XFER_AUTO && error &&
+	    !conn->acked)
+		peer->shm_refused = true;
 	if (state == CONN_OPEN) {
 		if (error == -ETIMEDOUT)
 			xfer__peer_fail_queue(peer, error);
 		return;
 	}
 	peer->connecting_count--;
-	if (conn->ops->transport == XFER_SHM && xfer->config.transport == XFER_AUTO) {
-		peer->shm_refused = true; /* over tcp, at once */
+	if (peer->shm_refused && conn->ops->transport == XFER_SHM)
 		return;
-	}
 	peer->backoff_ns = MIN(MAX(peer->backoff_ns * 2, XFER_CONNECT_BACKOFF_MIN_NS),
 			       XFER_CONNECT_BACKOFF_MAX_NS);
 	peer->retry_at_ns = xfer->now_ns + peer->backoff_ns;

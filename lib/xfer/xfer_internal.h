@@ -43,7 +43,7 @@
 /* What one connection moves before the next one has its turn, and what is read or written by one
  * system call: it is hashed while it is in the second-level cache. */
 #define XFER_TURN_BYTES (1u << 20)
-#define XFER_CHUNK_BYTES (128u << 10)
+#define XFER_CHUNK_BYTES (256u << 10)
 
 #define XFER_CONNECT_BACKOFF_MIN_NS (50 * NS_PER_MS)
 #define XFER_CONNECT_BACKOFF_MAX_NS (2 * NS_PER_S)
@@ -173,9 +173,9 @@ struct xfer__outbound {
 	bool cut, flip;
 	struct list in_flight;
 	uint32_t in_flight_count;
-	uint64_t next_sequence, next_ack;
+	uint64_t next_sequence;
 	uint64_t batched_at, written_at; /* byte counts of the connection */
-	struct iovec iov[3 * OUTBOUND_PARTS_MAX];
+	struct iovec iov[3 * OUTBOUND_PARTS_MAX + 1]; /* head, payload, sum; a flipped leaf */
 	uint32_t iov_at, iov_count;
 	uint32_t part_count, sum_count;
 	uint8_t heads[OUTBOUND_PARTS_MAX][WIRE_SLICE_BYTES];
@@ -250,6 +250,7 @@ struct xfer__conn {
 	uint8_t output[WIRE_PROOF_BYTES]; /* handshake only */
 	uint32_t output_bytes, output_at;
 	int slab_fd; /* shm acceptor, between meeting and mapping */
+	bool acked;  /* connector: the other end has answered a slice */
 	struct xfer__inbound *in;
 	struct xfer__outbound *out;
 };

@@ -104,7 +104,8 @@ static void wake_ready(struct xfer__source *source, uint32_t events)
 {
 	uint64_t count;
 	(void)!read(source->fd, &count, sizeof count);
-	atomic_store(&source->xfer->wake_sent, false);
+	/* An exchange, so that what was pushed by a caller who found it set is seen by the drain. */
+	(void)atomic_exchange(&source->xfer->wake_sent, false);
 }
 
 static void commands_turn(struct xfer *xfer)

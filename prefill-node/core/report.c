@@ -59,7 +59,7 @@ static void check_slot(const struct prefill *p, const struct prefill_slot *slot)
 		break;
 	case PREFILL_RESERVING:
 		CHECK(slot->reserved && !slot->in_batch);
-		/* fall through */
+		__attribute__((fallthrough));
 	case PREFILL_RUNNING:
 		CHECK(blocks == kv_blocks_for(slot->request.token_count, p->node->block_tokens));
 		CHECK(slot->computed < slot->request.token_count);

@@ -2,19 +2,22 @@
 lost, misplaced or corrupt block is a wrong token; its time is set, so that a fault meets the moment it is for."""
 import concurrent.futures
 import contextlib
+import http.client
+import json
 import os
 import random
 import signal
 import time
+import urllib.parse
 
 import pytest
 
 import harness
 from harness import wait_until
 
-SLOW_PREFILL = ["prefill-node.sim-prefill-token=3000", "prefill-node.prefill-chunk=32"]
+SLOW_PREFILL = ["prefill-node.sim-prefill-token=3000", "prefill-node.max-num-batched-tokens=32"]
 FAST = ["prefill-node.sim-prefill-token=100", "prefill-node.sim-prefill-square=0", "decode-node.sim-step=10",
-        "decode-node.sim-step-seq=0", "conductor.lease=1500"]
+        "decode-node.sim-step-seq=0", "conductor.lease=1500", "conductor.heartbeat=100"]
 
 
 def cluster(prefill=2, decode=2, sets=(), **options):
@@ -44,6 +47,19 @@ def expected():
         return [complete(running, body(salt)) for salt in range(16)]
 
 
+class Asked:
+    """A request whose answer nobody has waited for yet; close() hangs up."""
+
+    def __init__(self, running, request):
+        url = urllib.parse.urlsplit(running.base_url)
+        self.connection = http.client.HTTPConnection(url.hostname, url.port)
+        self.connection.request("POST", "/v1/completions", json.dumps({"model": running.model(), **request}),
+                                {"Content-Type": "application/json"})
+
+    def close(self):
+        self.connection.close()
+
+
 def at_rest(running):
     """Nothing of any request is left on any node."""
     def quiet():
@@ -66,8 +82,8 @@ def resumed(running):
 
 def test_client_gone_while_queued():
     with cluster(prefill=1, decode=1, sets=SLOW_PREFILL) as running:
-        first = running.stream("/v1/completions", {"model": running.model(), **body(0, length=300)})
-        second = running.stream("/v1/completions", {"model": running.model(), **body(1, length=300)})
+        first = Asked(running, body(0, length=400))
+        second = Asked(running, body(1, length=400, stream=True))
         wait_until(lambda: sum(node["waiting"] for node in running.stats()["nodes"]) >= 1, what="a queue")
         second.close()
         first.close()
@@ -76,7 +92,7 @@ def test_client_gone_while_queued():
 
 def test_client_gone_in_prefill():
     with cluster(prefill=1, decode=1, sets=SLOW_PREFILL) as running:
-        stream = running.stream("/v1/completions", {"model": running.model(), **body(0, length=400)})
+        stream = Asked(running, body(0, length=400))
         wait_until(lambda: any(node["blocks"]["used"] for node in nodes(running, "prefill")), what="prefill")
         stream.close()
         wait_until(lambda: all(node["blocks"]["used"] == 0 for node in nodes(running, "prefill")), 2.5, "the cancel")
@@ -86,7 +102,7 @@ def test_client_gone_in_prefill():
 def test_client_gone_in_transfer():
     sets = ["decode-node.fault-delay=30000"]
     with cluster(prefill=1, decode=1, sets=sets) as running:
-        stream = running.stream("/v1/completions", {"model": running.model(), **body(0, length=450)})
+        stream = Asked(running, body(0, length=450))
         wait_until(lambda: any(node["blocks"]["reserved"] for node in nodes(running, "decode")), what="landing")
         stream.close()
         at_rest(running)
@@ -125,7 +141,7 @@ def test_kill_and_resume(expected, victim, delay):
 def test_no_other_node_is_one_clear_error():
     """The only decode node dies and stays away: one error, as an event in a stream, and no hang."""
     with cluster(prefill=1, decode=1, sets=["conductor.resume-wait=500"]) as running:
-        stream = running.stream("/v1/completions", {"model": running.model(), **body(0, tokens=400)})
+        stream = running.stream("/v1/completions", {"model": running.model(), **body(0, tokens=300)})
         events = iter(stream)
         for _ in range(3):
             next(events)
@@ -150,9 +166,11 @@ def test_frozen_node_is_fenced(expected, victim):
             time.sleep(0.2)
             pid = running.pid(victim)
             os.kill(pid, signal.SIGSTOP)
+            frozen = time.monotonic()
             try:
                 for salt, answer in enumerate(answers):
                     assert answer.result() == expected[salt], salt
+                time.sleep(max(0, 3 - (time.monotonic() - frozen)))  # well past the lease
             finally:
                 os.kill(pid, signal.SIGCONT)
 
