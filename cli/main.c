@@ -4,7 +4,27 @@
 
 #include "base/check.h"
 #include "base/settings.h"
+#include "bench/bench.h"
 #include "cli/cli.h"
+
+static const struct {
+	const char *name;
+	int (*run)(int argc, char **argv);
+} benches[] = {
+	{ "engine", bench_engine_main },
+	{ "xfer", bench_xfer_main },
+};
+
+int cli_bench(int argc, char **argv)
+{
+	const char *name = argc > 1 ? argv[1] : "";
+
+	for (size_t i = 0; i < ARRAY_COUNT(benches); i++)
+		if (!strcmp(name, benches[i].name))
+			return benches[i].run(argc - 1, argv + 1);
+	fprintf(stderr, "baton bench: what to measure must follow: engine or xfer\n");
+	return 2;
+}
 
 static const struct {
 	const char *name;
@@ -16,6 +36,7 @@ static const struct {
 	{ "stats", cli_stats, "nodes, load, KV use, transfers and latencies as a table" },
 	{ "trace", cli_trace, "what happened to a request, when, and why there" },
 	{ "drain", cli_drain, "let a node finish or hand over what it has, and leave" },
+	{ "bench", cli_bench, "measure the engine or the transports: baton bench engine|xfer" },
 };
 
 static void help(FILE *out)

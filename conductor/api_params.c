@@ -433,6 +433,11 @@ static const struct field fields[] = {
 	{ "lora_path", API_BOTH, FIELD_NO },
 };
 
+const char *api_field_name(size_t index)
+{
+	return index < ARRAY_COUNT(fields) ? fields[index].name : NULL;
+}
+
 static int parse_neutral(struct parse *p, const json_t *value)
 {
 	const struct field *field = p->field;

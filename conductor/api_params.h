@@ -56,6 +56,9 @@ json_t *api_json_load(const char *body, size_t bytes, struct api_error *error);
 int api_params_parse(const json_t *object, enum api_kind kind, uint32_t vocab_count,
 		     struct api_params *ret_params, struct api_error *error);
 
+/* Names of the known fields, in the table's order; NULL past the last. */
+const char *api_field_name(size_t index);
+
 /* The error object, as every endpoint answers it. */
 void api_error_render(const struct api_error *error, struct buf *out);
 

@@ -6,10 +6,9 @@
 #include "base/check.h"
 #include "conductor/front_private.h"
 
-int api_model_find(struct front *front, const json_t *body, struct front_model **ret_model,
-		   struct api_error *error)
+int api_model_find(const struct fronts_config *config, const json_t *body,
+		   struct front_model **ret_model, struct api_error *error)
 {
-	const struct fronts_config *config = front->fronts->config;
 	const json_t *name = json_object_get(body, "model");
 	if (!name || json_is_null(name)) {
 		*ret_model = &config->models[0];

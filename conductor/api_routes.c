@@ -217,7 +217,7 @@ static int body_bool(const json_t *body, const char *name, bool initial, bool *r
 	return 0;
 }
 
-static int tokenize_body(struct front *front, const json_t *body, struct buf *out,
+static int tokenize_body(const struct fronts_config *config, const json_t *body, struct buf *out,
 			 struct api_error *error)
 {
 	struct front_model *model;
@@ -225,7 +225,7 @@ static int tokenize_body(struct front *front, const json_t *body, struct buf *ou
 	bool add_special, want_texts, add_prompt;
 	const json_t *prompt = json_object_get(body, "prompt");
 	bool chat = json_object_get(body, "messages") && (!prompt || json_is_null(prompt));
-	if (api_model_find(front, body, &model, error) ||
+	if (api_model_find(config, body, &model, error) ||
 	    body_bool(body, "add_special_tokens", true, &add_special, error) ||
 	    body_bool(body, "add_generation_prompt", true, &add_prompt, error) ||
 	    body_bool(body, "return_token_strs", false, &want_texts, error))
@@ -258,7 +258,7 @@ static int tokenize_body(struct front *front, const json_t *body, struct buf *ou
 	return result;
 }
 
-static int detokenize_body(struct front *front, const json_t *body, struct buf *out,
+static int detokenize_body(const struct fronts_config *config, const json_t *body, struct buf *out,
 			   struct api_error *error)
 {
 	struct front_model *model;
@@ -266,7 +266,7 @@ static int detokenize_body(struct front *front, const json_t *body, struct buf *
 	json_t *item;
 	size_t i;
 	struct buf text;
-	if (api_model_find(front, body, &model, error))
+	if (api_model_find(config, body, &model, error))
 		return -1;
 	if (!json_is_array(tokens))
 		return api_fail(error, 400, "tokens", "tokens must be a list of token ids.");
@@ -294,33 +294,90 @@ static int detokenize_body(struct front *front, const json_t *body, struct buf *
 	return 0;
 }
 
-static void answer_body(struct front *front, struct http_exchange *exchange,
-			const struct http_request *http,
-			int (*make)(struct front *, const json_t *, struct buf *,
-				    struct api_error *))
-{
-	struct api_error error = { 0 };
+/* ---- endpoints whose answer is made of the body alone ---- */
+
+typedef int body_make(const struct fronts_config *, const json_t *, struct buf *,
+		      struct api_error *);
+
+struct body_job {
+	struct api_owner owner;
+	struct api_job job;
+	struct front *front;
+	struct http_exchange *exchange; /* NULL: the client went */
+	const char *handler;
+	uint64_t begin_ns;
+	body_make *make;
 	struct buf out;
-	buf_init(&out, 0);
-	json_t *body = api_json_load(http->body, http->body_bytes, &error);
-	if (body && !make(front, body, &out, &error))
-		api_respond(front, exchange, 200, "application/json", &out);
-	else
-		api_respond_error(front, exchange, &error);
+	struct api_error error;
+	bool failed;
+};
+
+static void body_run(struct api_job *job)
+{
+	struct body_job *body_job = container_of(job, struct body_job, job);
+	json_t *body = api_json_load(job->body, job->body_bytes, &body_job->error);
+	body_job->failed = !body || body_job->make(body_job->front->fronts->config, body,
+						   &body_job->out, &body_job->error);
 	json_decref(body);
-	buf_fini(&out);
+}
+
+static void body_done(struct api_job *job)
+{
+	struct body_job *body_job = container_of(job, struct body_job, job);
+	struct front *front = body_job->front;
+	if (body_job->exchange) {
+		api_answering(front, body_job->handler, "POST", body_job->begin_ns);
+		if (!body_job->failed && body_job->out.failed)
+			(void)api__overloaded(&body_job->error, "out of memory");
+		if (body_job->failed || body_job->out.failed)
+			api_respond_error(front, body_job->exchange, &body_job->error);
+		else
+			api_respond(front, body_job->exchange, 200, "application/json",
+				    &body_job->out);
+	}
+	buf_fini(&body_job->out);
+	free(body_job);
+}
+
+static void body_gone(struct api_owner *owner)
+{
+	struct body_job *body_job = container_of(owner, struct body_job, owner);
+	api_answering(body_job->front, body_job->handler, "POST", body_job->begin_ns);
+	api_count_http(body_job->front, body_job->exchange, 499);
+	body_job->exchange = NULL;
+}
+
+static void answer_body(struct front *front, struct http_exchange *exchange,
+			const struct http_request *http, const char *handler, body_make *make)
+{
+	struct body_job *body_job = calloc(1, sizeof *body_job);
+	if (!body_job) {
+		struct api_error error = { 0 };
+		(void)api__overloaded(&error, "out of memory");
+		api_respond_error(front, exchange, &error);
+		return;
+	}
+	body_job->owner.gone = body_gone;
+	body_job->front = front;
+	body_job->exchange = exchange;
+	body_job->handler = handler;
+	body_job->begin_ns = clock_now_ns();
+	body_job->make = make;
+	buf_init(&body_job->out, 0);
+	http_set_user(exchange, &body_job->owner);
+	api_job_start(&body_job->job, front, http, body_run, body_done);
 }
 
 static void post_tokenize(struct front *front, struct http_exchange *exchange,
 			  const struct http_request *http)
 {
-	answer_body(front, exchange, http, tokenize_body);
+	answer_body(front, exchange, http, "/tokenize", tokenize_body);
 }
 
 static void post_detokenize(struct front *front, struct http_exchange *exchange,
 			    const struct http_request *http)
 {
-	answer_body(front, exchange, http, detokenize_body);
+	answer_body(front, exchange, http, "/detokenize", detokenize_body);
 }
 
 /* ---- routes ---- */

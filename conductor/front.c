@@ -89,16 +89,17 @@ static void on_client_request(struct http_exchange *exchange, const struct http_
 
 static void on_client_gone(struct http_exchange *exchange, void *context)
 {
-	struct api_request *request = http_user(exchange);
-	if (request)
-		api_gone(request);
+	struct api_owner *owner = http_user(exchange);
+	if (owner)
+		owner->gone(owner);
 }
 
 static void on_client_writable(struct http_exchange *exchange, void *context)
 {
-	struct api_request *request = http_user(exchange);
-	if (request && request->streaming)
-		api_progress(request);
+	/* Only completions stream. */
+	struct api_owner *owner = http_user(exchange);
+	if (owner)
+		api_progress(container_of(owner, struct api_request, owner));
 }
 
 static void on_admin_request(struct http_exchange *exchange, const struct http_request *http,

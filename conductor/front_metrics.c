@@ -47,6 +47,8 @@ int front_metrics_init(struct fronts *fronts)
 						       "Prompt tokens of started requests.");
 	struct metric_family *generation = metrics_counter(m, "vllm:generation_tokens",
 							   "Tokens generated.");
+	struct metric_family *cached = metrics_counter(m, "baton_cached_prompt_tokens",
+						       "Prompt tokens whose KV was cached.");
 	struct metric_family *request_prompt = tokens(m, "vllm:request_prompt_tokens",
 						      "Prompt tokens, by finished request.");
 	struct metric_family *request_generation = tokens(m, "vllm:request_generation_tokens",
@@ -72,6 +74,7 @@ int front_metrics_init(struct fronts *fronts)
 			.tpot = of_model(tpot, model),
 			.e2e = of_model(e2e, model),
 			.prompt_tokens = of_model(prompt, model),
+			.cached_tokens = of_model(cached, model),
 			.generation_tokens = of_model(generation, model),
 			.request_prompt = of_model(request_prompt, model),
 			.request_generation = of_model(request_generation, model),

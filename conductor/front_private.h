@@ -23,6 +23,7 @@
 
 struct front_metrics {
 	struct metric *ttft, *itl, *e2e, *tpot, *prompt_tokens, *generation_tokens;
+	struct metric *cached_tokens;
 	struct metric *request_prompt, *request_generation, *request_max_tokens, *request_n;
 	struct metric *request_max_generation;
 	struct metric *success_stop, *success_length, *success_abort, *success_error;
@@ -96,6 +97,24 @@ struct api_choice {
 	bool role_sent, finish_sent;
 };
 
+/* What http_user() of a client's exchange points to. */
+struct api_owner {
+	void (*gone)(struct api_owner *owner); /* the client went */
+};
+
+/*
+ * Reading a body: pure work that a large body makes long. Small ones run in place, large ones on
+ * libuv's pool, with a copy of the body, so that the front's other clients do not wait.
+ */
+struct api_job {
+	uv_work_t work;
+	const char *body;
+	size_t body_bytes;
+	char *copy;
+	void (*run)(struct api_job *job);  /* any thread */
+	void (*done)(struct api_job *job); /* the front's; frees what the job is part of */
+};
+
 /* One prompt: one request to the core. */
 struct api_part {
 	struct api_request *request;
@@ -112,9 +131,12 @@ struct api_part {
 
 /* One HTTP request. */
 struct api_request {
+	struct api_owner owner;
 	struct list link, dirty;
 	struct front *front;
 	struct http_exchange *exchange;
+	struct begin_job *begin; /* while the body is being read */
+	bool submitted;
 	struct front_model *model;
 	struct front_metrics *metrics;
 	enum api_kind kind;
@@ -145,15 +167,27 @@ int api_prompts_parse(const struct front_model *model, const json_t *body,
 int api_chat_tokenize(const struct front_model *model, const json_t *body,
 		      const struct api_params *params, struct token_ids *ids,
 		      struct api_error *error);
-int api_model_find(struct front *front, const json_t *body, struct front_model **ret_model,
-		   struct api_error *error);
+int api_model_find(const struct fronts_config *config, const json_t *body,
+		   struct front_model **ret_model, struct api_error *error);
+
+/* api_job.c: may call @done before it returns. */
+void api_job_start(struct api_job *job, struct front *front, const struct http_request *http,
+		   void (*run)(struct api_job *), void (*done)(struct api_job *));
 
 /* front.c: to the core, now or as soon as the ring has room; never lost. Takes the message. */
 void front_tell(struct front *front, struct bridge_message *message);
 
-/* api_request.c */
+/* api_begin.c */
 void api_submit(struct front *front, struct http_exchange *exchange,
 		const struct http_request *http, enum api_kind kind);
+void api__begin_forget(struct begin_job *begin);
+int api__overloaded(struct api_error *error, const char *what);
+
+/* api_request.c */
+void api__part_over(struct api_part *part);
+void api__part_cancel(struct api_part *part);
+void api__request_free(struct api_request *request);
+void api__answering(const struct api_request *request);
 void api_tokens(struct front *front, struct bridge_message *message);
 void api_failed(struct front *front, const struct bridge_message *message);
 void api_gone(struct api_request *request);

@@ -18,9 +18,11 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "conductor/models.h"
+#include "conductor/report.h"
 
 #define PHASE_TICK_MS 10
 #define ABORT_NS (2 * NS_PER_S)
+#define REPORT_MS 10000
 
 enum phase { SERVING, DRAINING, ABORTING, CLOSING };
 
@@ -36,7 +38,8 @@ struct conductor_main {
 	struct fronts *fronts;
 	uv_loop_t loop;
 	uv_signal_t terminate, interrupt;
-	uv_timer_t phase_timer, watchdog;
+	uv_timer_t phase_timer, watchdog, report_timer;
+	struct report report;
 	enum phase phase;
 	uint64_t phase_ns;
 	uint16_t port, admin_port, control_port;
@@ -60,6 +63,7 @@ static void on_shell_closed(void *context)
 	uv_close((uv_handle_t *)&m->interrupt, NULL);
 	uv_close((uv_handle_t *)&m->phase_timer, NULL);
 	uv_close((uv_handle_t *)&m->watchdog, NULL);
+	uv_close((uv_handle_t *)&m->report_timer, NULL);
 }
 
 static void enter(struct conductor_main *m, enum phase phase)
@@ -116,9 +120,23 @@ static void on_watchdog(uv_timer_t *timer)
 	notify("WATCHDOG=1");
 }
 
+static void on_report(uv_timer_t *timer)
+{
+	struct conductor_main *m = timer->data;
+	struct buf line;
+	buf_init(&line, 0);
+	report_line(&m->report, m->metrics, clock_now_ns(), &line);
+	if (line.bytes)
+		log_info("%s", line.data);
+	buf_fini(&line);
+}
+
 static void watch(struct conductor_main *m)
 {
 	uv_timer_init(&m->loop, &m->watchdog);
+	uv_timer_init(&m->loop, &m->report_timer);
+	m->report_timer.data = m;
+	uv_timer_start(&m->report_timer, on_report, 0, REPORT_MS);
 #ifdef HAVE_SYSTEMD
 	uint64_t period_us = 0;
 	if (sd_watchdog_enabled(0, &period_us) > 0)
@@ -200,6 +218,13 @@ static int open_fronts(struct conductor_main *m)
 	return fronts_start(&m->fronts_config, &m->bridge, &m->fronts, &m->port, &m->admin_port);
 }
 
+/* An IPv6 address stands in brackets before its port. */
+static void print_place(const char *name, const char *host, uint16_t port)
+{
+	bool bare = strchr(host, ':') && *host != '[';
+	printf(" %s=%s%s%s:%u", name, bare ? "[" : "", host, bare ? "]" : "", port);
+}
+
 static int serve(struct conductor_main *m)
 {
 	uv_signal_init(&m->loop, &m->terminate);
@@ -218,8 +243,11 @@ static int serve(struct conductor_main *m)
 	}
 	uv_signal_start(&m->terminate, on_signal, SIGTERM);
 	uv_signal_start(&m->interrupt, on_signal, SIGINT);
-	printf("ready client=%s:%u admin=%s:%u control=%s:%u\n", m->config.host, m->port,
-	       m->config.admin_host, m->admin_port, m->config.control_host, m->control_port);
+	printf("ready");
+	print_place("client", m->config.host, m->port);
+	print_place("admin", m->config.admin_host, m->admin_port);
+	print_place("control", m->config.control_host, m->control_port);
+	printf("\n");
 	fflush(stdout);
 	notify("READY=1");
 	uv_run(&m->loop, UV_RUN_DEFAULT);

@@ -22,6 +22,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "conductor/api_params.h"
 #include "conductor/front.h"
 #include "conductor/test_fake_core.h"
 #include "conductor/text.h"
@@ -82,7 +83,7 @@ static void world_start(const char *path, const char *key, uint32_t requests_max
 	world.metrics = metrics_new();
 	CHECK(!bridge_init(&world.bridge, 2, world.metrics));
 	atomic_store(&world.bridge.ready, true);
-	world.core = fake_core_start(&world.bridge, world.model, TEXT, 5);
+	world.core = fake_core_start(&world.bridge, world.model, TEXT, 1);
 	CHECK(!fronts_start(&world.config, &world.bridge, &world.fronts, &world.port,
 			    &world.admin_port));
 }
@@ -483,6 +484,22 @@ static void test_refusals(void **state)
 	assert_true(fake_core_last(world.core).id == before.id);
 }
 
+/* The manual names every field that is known, so that nobody has to find out by a 400. */
+static void test_manual(void **state)
+{
+	static char manual[65536];
+	FILE *file = fopen(API_MANUAL, "r");
+	assert_non_null(file);
+	manual[fread(manual, 1, sizeof manual - 1, file)] = 0;
+	fclose(file);
+	for (size_t i = 0; api_field_name(i); i++) {
+		char marked[80];
+		snprintf(marked, sizeof marked, "`%s`", api_field_name(i));
+		if (!strstr(manual, marked))
+			fail_msg("docs/api.md does not name %s", marked);
+	}
+}
+
 static void test_neutral(void **state)
 {
 	struct answer a = ask(
@@ -603,7 +620,7 @@ static void test_logprobs(void **state)
 		char body[512];
 		bool done;
 		snprintf(body, sizeof body,
-			 "{" HELLO ",\"max_tokens\":150,\"logprobs\":true,\"top_logprobs\":3,\"stream\":%s}",
+			 "{" HELLO ",\"max_tokens\":150,\"temperature\":0,\"logprobs\":true,\"top_logprobs\":3,\"stream\":%s}",
 			 stream ? "true" : "false");
 		struct answer a = ask("POST", CHAT, NULL, body);
 		json_t *list = stream ? events(&a, &done) : json_pack("[O]", a.json);
@@ -681,7 +698,7 @@ static void test_cancel(void **state)
 	/* Half-closed: answered all the same. */
 	fd = dial(world.port);
 	send_request(fd, "POST", COMPLETION, NULL,
-		     "{\"prompt\":\"Hi\",\"max_tokens\":60,\"priority\":4}");
+		     "{\"prompt\":\"Hi\",\"max_tokens\":300,\"priority\":4}");
 	shutdown(fd, SHUT_WR);
 	struct answer a = receive(fd);
 	assert_int_equal(a.status, 200);
@@ -713,16 +730,15 @@ static void test_failures(void **state)
 static void test_slow_reader(void **state)
 {
 	/* Much more than the sockets hold: kept as ids, rendered as the reader takes it. */
-	int fd = dial(world.port), small = 4096;
-	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+	int fd = dial(world.port);
 	send_request(fd, "POST", COMPLETION, NULL,
-		     "{\"prompt\":\"Hi\",\"max_tokens\":500,\"n\":100,\"stream\":true,\"logprobs\":5}");
+		     "{\"prompt\":\"Hi\",\"max_tokens\":500,\"n\":40,\"stream\":true,\"logprobs\":5}");
 	usleep(500000);
 	struct answer a = receive(fd);
 	bool done;
 	json_t *list = events(&a, &done);
 	assert_true(done);
-	for (int c = 0; c < 100; c++) {
+	for (int c = 0; c < 40; c++) {
 		const char *finish;
 		char *text = streamed(list, false, c, &finish);
 		assert_string_equal(finish, "length");
@@ -731,6 +747,48 @@ static void test_slow_reader(void **state)
 	}
 	json_decref(list);
 	answer_free(&a);
+}
+
+/* Bodies that are read on another thread. */
+static void test_large_bodies(void **state)
+{
+	struct buf body;
+	buf_init(&body, 0);
+	buf_append_text(&body, "{\"prompt\":\"");
+	for (int i = 0; i < 200000; i++)
+		buf_append(&body, "ab ", 3);
+	buf_append_text(&body, "\"}");
+	struct answer a = ask("POST", COMPLETION, NULL, body.data);
+	assert_int_equal(a.status, 400);
+	assert_non_null(strstr(text_at(a.json, "error.message"), "512 tokens"));
+	answer_free(&a);
+	a = ask("POST", "/tokenize", NULL, body.data);
+	assert_int_equal(a.status, 200);
+	assert_int_equal(json_integer_value(at(a.json, "count")),
+			 (json_int_t)json_array_size(at(a.json, "tokens")));
+	answer_free(&a);
+	/* Others are answered meanwhile, and who goes while it lasts is forgotten. */
+	int busy[4];
+	for (int i = 0; i < 4; i++) {
+		busy[i] = dial(world.port);
+		send_request(busy[i], "POST", i % 2 ? "/tokenize" : COMPLETION, NULL, body.data);
+	}
+	a = ask("GET", "/health", NULL, NULL);
+	assert_int_equal(a.status, 200);
+	answer_free(&a);
+	for (int i = 0; i < 4; i++)
+		close(busy[i]);
+	/* Served like a small one when it fits. */
+	buf_clear(&body);
+	buf_append_text(&body, "{\"prompt\":\"Hi\",\"max_tokens\":3,\"ignored\":\"");
+	for (int i = 0; i < 60000; i++)
+		buf_append(&body, "x", 1);
+	buf_append_text(&body, "\",\"stop\":[\"zq\"]}");
+	a = ask("POST", COMPLETION, NULL, body.data);
+	assert_int_equal(a.status, 200);
+	assert_int_equal(json_integer_value(at(a.json, "usage.completion_tokens")), 3);
+	answer_free(&a);
+	buf_fini(&body);
 }
 
 static void test_endpoints(void **state)
@@ -908,11 +966,12 @@ int main(int argc, char **argv)
 	}
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_shapes),	 cmocka_unit_test(test_prompts),
-		cmocka_unit_test(test_refusals), cmocka_unit_test(test_neutral),
+		cmocka_unit_test(test_refusals), cmocka_unit_test(test_manual),
+		cmocka_unit_test(test_neutral),
 		cmocka_unit_test(test_streams),	 cmocka_unit_test(test_stops),
 		cmocka_unit_test(test_logprobs), cmocka_unit_test(test_cancel),
 		cmocka_unit_test(test_failures), cmocka_unit_test(test_slow_reader),
-		cmocka_unit_test(test_endpoints), cmocka_unit_test(test_metrics),
+		cmocka_unit_test(test_endpoints), cmocka_unit_test(test_large_bodies), cmocka_unit_test(test_metrics),
 		cmocka_unit_test(test_admin),	 cmocka_unit_test(test_gates),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);

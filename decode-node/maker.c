@@ -13,7 +13,7 @@ static int maker_open(const struct node_role_config *in, struct kv_node *node, v
 		.max_model_len = in->max_model_len,
 		.sequences_max = in->sequences_max,
 		.eos_count = in->eos_count,
-		.landing_timeout_ns = in->reserve_timeout_ns,
+		.landing_timeout_ns = in->landing_timeout_ns,
 	};
 	memcpy(config.eos_ids, in->eos_ids, in->eos_count * sizeof *in->eos_ids);
 	return decode_new(&config, node, (struct decode **)ret_core);

@@ -55,8 +55,8 @@ static uint32_t growth_blocks(const struct decode *d, const struct node_event *e
 
 /* Takes the prompt's blocks, those that are here already first. Return: blocks that were here,
  * or -ENOSPC. */
-static int take_blocks(struct decode *d, struct kv_sequence *landing, const struct node_request *from,
-		       uint32_t growth)
+static int take_blocks(struct decode *d, struct kv_sequence *landing,
+		       const struct node_request *from, uint32_t growth)
 {
 	kv_sequence_start(landing, &from->root_key, from->tokens, from->token_count);
 	uint32_t matched = kv_sequence_match(landing, d->node, 0);
@@ -70,7 +70,8 @@ static int take_blocks(struct decode *d, struct kv_sequence *landing, const stru
 	return (int)matched;
 }
 
-static void on_reserve(struct decode *d, const struct node_event *event, struct node_actions *actions)
+static void on_reserve(struct decode *d, const struct node_event *event,
+		       struct node_actions *actions)
 {
 	const struct node_request *from = &event->reserve.request;
 
@@ -80,7 +81,8 @@ static void on_reserve(struct decode *d, const struct node_event *event, struct 
 	if (reason)
 		return refuse(event, (node_handle){ 0 }, reason, actions);
 
-	struct decode_request *request = list_entry(d->requests_free.next, struct decode_request, link);
+	struct decode_request *request = list_entry(d->requests_free.next, struct decode_request,
+						    link);
 	uint32_t growth = growth_blocks(d, event);
 	int cached = 0;
 	if (!event->reserve.local)
@@ -88,7 +90,8 @@ static void on_reserve(struct decode *d, const struct node_event *event, struct 
 	else if (growth + d->promised_blocks > kv_node_available(d->node))
 		cached = -ENOSPC;
 	if (cached < 0)
-		return refuse(event, (node_handle){ 0 }, "no room for prompt and predicted output", actions);
+		return refuse(event, (node_handle){ 0 }, "no room for prompt and predicted output",
+			      actions);
 
 	CHECK(decode__open(d, event) == request);
 	request->promised_blocks = growth;
@@ -96,8 +99,8 @@ static void on_reserve(struct decode *d, const struct node_event *event, struct 
 	request->landed = !event->reserve.local && (uint32_t)cached == request->landing.block_count;
 	request->expecting = !event->reserve.local && !request->landed;
 
-	struct node_action *action =
-		node_actions_add(actions, NODE_DO_GRANT, &request->ref, decode__handle(d, request));
+	struct node_action *action = node_actions_add(actions, NODE_DO_GRANT, &request->ref,
+						      decode__handle(d, request));
 	action->grant.source = request->source;
 	action->grant.blocks = request->landing.blocks;
 	action->grant.cached_blocks = (uint32_t)cached;
@@ -150,7 +153,8 @@ static void on_slice_landed(struct decode *d, const struct node_event *event)
 
 /* The transfer is over, by landing whole, by being taken back or by never having begun. From
  * here on nothing is written into its blocks any more. */
-static void on_transfer_over(struct decode *d, const struct node_event *event, struct node_actions *actions)
+static void on_transfer_over(struct decode *d, const struct node_event *event,
+			     struct node_actions *actions)
 {
 	struct decode_request *request = decode__by_handle(d, event->landed.handle);
 
@@ -174,7 +178,8 @@ static void on_transfer_over(struct decode *d, const struct node_event *event, s
 }
 
 /* No transfer could be granted: p hears a refusal, the conductor hears it from p. */
-static void on_expect_failed(struct decode *d, const struct node_event *event, struct node_actions *actions)
+static void on_expect_failed(struct decode *d, const struct node_event *event,
+			     struct node_actions *actions)
 {
 	struct decode_request *request = decode__by_handle(d, event->landed.handle);
 
@@ -187,17 +192,17 @@ static void on_expect_failed(struct decode *d, const struct node_event *event, s
 		kv_sequence_unquarantine(&request->landing, d->node);
 		return decode__settle(d, request, actions);
 	}
-	struct node_action *action =
-		node_actions_add(actions, NODE_DO_REFUSE, &request->ref, decode__handle(d, request));
+	struct node_action *action = node_actions_add(actions, NODE_DO_REFUSE, &request->ref,
+						      decode__handle(d, request));
 	action->refuse.source = request->source;
 	action->refuse.reason = "too many transfers are open";
 	decode__end(d, request, actions);
 }
 
 /* Choices that p names go on, unless they have ended; those it does not name were released. */
-static void know_first(struct decode *d, struct decode_request *request, const struct node_event *event,
-		       const struct node_first_token tokens[], uint32_t token_count,
-		       struct node_actions *actions)
+static void know_first(struct decode *d, struct decode_request *request,
+		       const struct node_event *event, const struct node_first_token tokens[],
+		       uint32_t token_count, struct node_actions *actions)
 {
 	request->first_known = true;
 	request->first_ns = event->now_ns;
@@ -225,7 +230,8 @@ static bool waits_for_first(const struct decode_request *request)
 	       !request->first_known;
 }
 
-static void on_first_tokens(struct decode *d, const struct node_event *event, struct node_actions *actions)
+static void on_first_tokens(struct decode *d, const struct node_event *event,
+			    struct node_actions *actions)
 {
 	struct decode_request *request = decode__find(d, &event->first.ref);
 
@@ -260,7 +266,8 @@ static void report(struct decode *d, struct decode_request *request, struct node
 
 	CHECK(actions->token_count < actions->token_capacity);
 	actions->tokens[actions->token_count] = token;
-	if (!action || action->kind != NODE_DO_TOKENS || !node_ref_equal(&action->ref, &request->ref)) {
+	if (!action || action->kind != NODE_DO_TOKENS ||
+	    !node_ref_equal(&action->ref, &request->ref)) {
 		action = node_actions_add(actions, NODE_DO_TOKENS, &request->ref,
 					  decode__handle(d, request));
 		action->tokens.v = &actions->tokens[actions->token_count];
@@ -289,19 +296,20 @@ static void on_token(struct decode *d, struct decode_seat *seat, uint32_t sample
 {
 	struct decode_request *request = seat->request;
 	uint32_t held = seat->sequence.token_count + 1; /* with this token */
-	enum node_finish finish =
-		node_token_finish(&request->stops, &request->sampling, token, seat->position,
-				  held < d->config.max_model_len ? d->config.max_model_len - held : 0);
+	enum node_finish finish = node_token_finish(
+		&request->stops, &request->sampling, token, seat->position,
+		held < d->config.max_model_len ? d->config.max_model_len - held : 0);
 
-	report(d, request, (struct node_token){ seat->choice, seat->position, token, sample, finish },
-	       actions);
+	report(d, request,
+	       (struct node_token){ seat->choice, seat->position, token, sample, finish }, actions);
 	seat->token = token;
 	seat->position++;
 	if (finish != NODE_FINISH_NONE)
 		decode__seat_end(d, seat, actions);
 }
 
-static void on_batch_done(struct decode *d, const struct node_event *event, struct node_actions *actions)
+static void on_batch_done(struct decode *d, const struct node_event *event,
+			  struct node_actions *actions)
 {
 	const struct node_batch *batch = event->batch.batch;
 
@@ -315,8 +323,8 @@ static void on_batch_done(struct decode *d, const struct node_event *event, stru
 		d->counters.decode_tokens++;
 		kv_sequence_commit(&seat->sequence, d->node, seat->sequence.token_count);
 		if (seat->state == SEAT_RUNNING)
-			on_token(d, seat, row->sample_first, event->batch.sampled[row->sample_first],
-				 actions);
+			on_token(d, seat, row->sample_first,
+				 event->batch.sampled[row->sample_first], actions);
 	}
 	d->batch_out = false;
 	list_for_each_safe(node, after, &d->requests_used)
@@ -325,7 +333,8 @@ static void on_batch_done(struct decode *d, const struct node_event *event, stru
 
 /* ---- ends from outside ---- */
 
-static void on_release(struct decode *d, const struct node_event *event, struct node_actions *actions)
+static void on_release(struct decode *d, const struct node_event *event,
+		       struct node_actions *actions)
 {
 	struct decode_request *request = decode__find(d, &event->release.ref);
 
@@ -349,7 +358,8 @@ static void on_release(struct decode *d, const struct node_event *event, struct 
 	d->counters.events_stale++;
 }
 
-static void for_each_living(struct decode *d, const struct node_event *event, struct node_actions *actions,
+static void for_each_living(struct decode *d, const struct node_event *event,
+			    struct node_actions *actions,
 			    void (*end)(struct decode *, struct decode_request *,
 					const struct node_event *, struct node_actions *))
 {
@@ -360,8 +370,8 @@ static void for_each_living(struct decode *d, const struct node_event *event, st
 	}
 }
 
-static void end_with_peer(struct decode *d, struct decode_request *request, const struct node_event *event,
-			  struct node_actions *actions)
+static void end_with_peer(struct decode *d, struct decode_request *request,
+			  const struct node_event *event, struct node_actions *actions)
 {
 	if (request->state != DECODE_RUNNING && !request->local &&
 	    request->source == event->lost.incarnation)
@@ -375,15 +385,15 @@ static void end_with_conductor(struct decode *d, struct decode_request *request,
 		decode__end(d, request, actions);
 }
 
-static void end_drained(struct decode *d, struct decode_request *request, const struct node_event *event,
-			struct node_actions *actions)
+static void end_drained(struct decode *d, struct decode_request *request,
+			const struct node_event *event, struct node_actions *actions)
 {
 	if (event->now_ns >= d->drain_until_ns)
 		decode__return(d, request, RETURNED_DRAIN, actions);
 }
 
-static void end_late(struct decode *d, struct decode_request *request, const struct node_event *event,
-		     struct node_actions *actions)
+static void end_late(struct decode *d, struct decode_request *request,
+		     const struct node_event *event, struct node_actions *actions)
 {
 	/* A prompt that this process computes itself needs no such guard. */
 	if (request->state != DECODE_RUNNING && !request->local &&

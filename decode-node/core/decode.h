@@ -37,16 +37,18 @@ struct decode_config {
 };
 
 /* @node outlives the core. Return: 0, -EINVAL or -ENOMEM. */
-int decode_new(const struct decode_config *config, struct kv_node *node, struct decode **ret_decode);
+int decode_new(const struct decode_config *config, struct kv_node *node,
+	       struct decode **ret_decode);
 void decode_free(struct decode *decode);
-/* The process begins a new life under @incarnation; every dispatch of the old one is over already. */
+/* The process begins a new life under @incarnation; all of the old one is over already. */
 void decode_renew(struct decode *decode, uint64_t incarnation);
 
 /* What lib/node runs it by; `core` is the struct decode. */
 extern const struct node_role_ops decode_role;
 
 /* The same, typed. */
-void decode_step(struct decode *decode, const struct node_event *event, struct node_actions *actions);
+void decode_step(struct decode *decode, const struct node_event *event,
+		 struct node_actions *actions);
 void decode_schedule(struct decode *decode, uint64_t now_ns, struct node_batch *batch,
 		     struct node_actions *actions);
 void decode_load(const struct decode *decode, struct node_load *load);

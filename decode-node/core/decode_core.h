@@ -69,12 +69,15 @@ struct decode {
 extern const struct sm_state decode__states[];
 extern const struct sm_state decode__seat_states[];
 
-static inline node_handle decode__handle(const struct decode *d, const struct decode_request *request)
+static inline node_handle decode__handle(const struct decode *d,
+					 const struct decode_request *request)
 {
-	return node_handle_make(NODE_ROLE_DECODE, (uint32_t)(request - d->requests), request->generation);
+	return node_handle_make(NODE_ROLE_DECODE, (uint32_t)(request - d->requests),
+				request->generation);
 }
 
-static inline node_handle decode__seat_handle(const struct decode *d, const struct decode_seat *seat)
+static inline node_handle decode__seat_handle(const struct decode *d,
+					      const struct decode_seat *seat)
 {
 	return node_handle_make(NODE_ROLE_DECODE, (uint32_t)(seat - d->seats), seat->generation);
 }

@@ -4,8 +4,8 @@
 
 const struct sm_state decode__states[] = {
 	[DECODE_FREE] = { "free", SM_TO(DECODE_RESERVED) },
-	[DECODE_RESERVED] = { "reserved",
-			      SM_TO(DECODE_LANDING) | SM_TO(DECODE_RUNNING) | SM_TO(DECODE_ENDING) },
+	[DECODE_RESERVED] = { "reserved", SM_TO(DECODE_LANDING) | SM_TO(DECODE_RUNNING) |
+						  SM_TO(DECODE_ENDING) },
 	[DECODE_LANDING] = { "landing", SM_TO(DECODE_RUNNING) | SM_TO(DECODE_ENDING) },
 	[DECODE_RUNNING] = { "running", SM_TO(DECODE_ENDING) },
 	[DECODE_ENDING] = { "ending", SM_TO(DECODE_FREE) },
@@ -31,7 +31,8 @@ struct decode_request *decode__find(const struct decode *d, const struct node_re
 struct decode_request *decode__by_handle(const struct decode *d, node_handle handle)
 {
 	uint32_t index = node_handle_index(handle);
-	if (index >= d->config.sequences_max || decode__handle(d, &d->requests[index]).v != handle.v)
+	if (index >= d->config.sequences_max ||
+	    decode__handle(d, &d->requests[index]).v != handle.v)
 		return NULL;
 	return d->requests[index].state == DECODE_FREE ? NULL : &d->requests[index];
 }
@@ -51,7 +52,8 @@ static void open_seat(struct decode *d, struct decode_request *request, uint32_t
 struct decode_request *decode__open(struct decode *d, const struct node_event *event)
 {
 	const struct node_request *from = &event->reserve.request;
-	struct decode_request *request = list_entry(d->requests_free.next, struct decode_request, link);
+	struct decode_request *request = list_entry(d->requests_free.next, struct decode_request,
+						    link);
 
 	CHECK(d->seats_free_count >= from->choice_count);
 	list_remove(&request->link);
@@ -67,8 +69,8 @@ struct decode_request *decode__open(struct decode *d, const struct node_event *e
 	request->prompt_tokens = from->token_count;
 	request->output_base = from->token_count - from->prompt_count;
 	request->promised_blocks = 0;
-	request->reserved_tokens =
-		from->token_count + (uint64_t)event->reserve.predicted_tokens * from->choice_count;
+	request->reserved_tokens = from->token_count +
+				   (uint64_t)event->reserve.predicted_tokens * from->choice_count;
 	request->expecting = request->landed = request->first_known = request->reported = false;
 	request->progress_ns = event->now_ns;
 	request->first_ns = request->landed_bytes = request->exposed_ns = 0;
@@ -128,7 +130,8 @@ void decode__end(struct decode *d, struct decode_request *request, struct node_a
 	if (request->expecting) {
 		/* Late writes may still come: the memory is nobody's until the transfer says no. */
 		kv_sequence_quarantine(&request->landing, d->node);
-		node_actions_add(actions, NODE_DO_REVOKE, &request->ref, decode__handle(d, request));
+		node_actions_add(actions, NODE_DO_REVOKE, &request->ref,
+				 decode__handle(d, request));
 	} else {
 		kv_sequence_drop(&request->landing, d->node);
 	}

@@ -6,9 +6,11 @@ void decode_load(const struct decode *d, struct node_load *load)
 {
 	load->running += d->running_count;
 	list_for_each(node, &d->running)
-		load->running_tokens += list_entry(node, struct decode_seat, running)->sequence.token_count;
+		load->running_tokens +=
+			list_entry(node, struct decode_seat, running)->sequence.token_count;
 	list_for_each(node, &d->requests_used) {
-		const struct decode_request *request = list_entry(node, struct decode_request, link);
+		const struct decode_request *request = list_entry(node, struct decode_request,
+								  link);
 		if (request->state == DECODE_RESERVED || request->state == DECODE_LANDING)
 			load->reserved_tokens += request->reserved_tokens;
 	}
@@ -27,14 +29,16 @@ bool decode_idle(const struct decode *d)
 bool decode_knows(const struct decode *d, const struct node_ref *ref)
 {
 	list_for_each(node, &d->requests_used) {
-		const struct decode_request *request = list_entry(node, struct decode_request, link);
+		const struct decode_request *request = list_entry(node, struct decode_request,
+								  link);
 		if (request->state != DECODE_ENDING && node_ref_equal(&request->ref, ref))
 			return true;
 	}
 	return false;
 }
 
-static void count_blocks(const struct decode *d, const struct kv_sequence *sequence, uint32_t refs[])
+static void count_blocks(const struct decode *d, const struct kv_sequence *sequence,
+			 uint32_t refs[])
 {
 	for (uint32_t i = 0; i < sequence->block_count; i++) {
 		kv_block_id block = sequence->blocks[i];
@@ -100,7 +104,8 @@ static uint32_t check_request(const struct decode *d, const struct decode_reques
 	if (request->state == DECODE_ENDING)
 		CHECK(request->expecting || seats > 0);
 	for (uint32_t i = 0; i < blocks && request->state == DECODE_ENDING; i++)
-		CHECK(kv_pool_block(&d->node->pool, request->landing.blocks[i])->state == KV_QUARANTINED);
+		CHECK(kv_pool_block(&d->node->pool, request->landing.blocks[i])->state ==
+		      KV_QUARANTINED);
 	return seats;
 }
 

@@ -23,7 +23,8 @@ static bool served_before(const struct decode_seat *a, const struct decode_seat 
 void decode__enter(struct decode *d, struct decode_seat *seat)
 {
 	struct list *at = d->running.prev;
-	while (at != &d->running && served_before(seat, list_entry(at, struct decode_seat, running)))
+	while (at != &d->running &&
+	       served_before(seat, list_entry(at, struct decode_seat, running)))
 		at = at->prev;
 	list_insert_after(&seat->running, at);
 	d->running_count++;
@@ -31,7 +32,8 @@ void decode__enter(struct decode *d, struct decode_seat *seat)
 
 static uint32_t rows_possible(const struct decode *d, const struct node_batch *batch)
 {
-	uint32_t rows = MIN(batch->row_max - batch->row_count, batch->token_max - batch->token_count);
+	uint32_t rows = MIN(batch->row_max - batch->row_count,
+			    batch->token_max - batch->token_count);
 	return MIN(MIN(rows, batch->sample_max - batch->sample_count), d->running_count);
 }
 

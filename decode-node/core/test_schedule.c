@@ -64,18 +64,21 @@ static void trace_actions(struct fixture *f)
 		const struct node_action *action = &f->actions.v[i];
 		unsigned long long request = action->ref.request;
 		if (action->kind == NODE_DO_REFUSE)
-			buf_printf(&f->trace, "request %llu refused: %s\n", request, action->refuse.reason);
+			buf_printf(&f->trace, "request %llu refused: %s\n", request,
+				   action->refuse.reason);
 		else if (action->kind == NODE_DO_GRANT && !action->grant.local)
-			buf_printf(&f->trace, "request %llu granted, %u of %u blocks here\n", request,
-				   action->grant.cached_blocks, action->grant.block_count);
+			buf_printf(&f->trace, "request %llu granted, %u of %u blocks here\n",
+				   request, action->grant.cached_blocks, action->grant.block_count);
 		else if (action->kind == NODE_DO_RETURNED)
 			buf_printf(&f->trace, "request %llu choice %u returned: %s\n", request,
-				   action->returned.choice, node_returned_text(action->returned.reason));
-		for (uint32_t t = 0; action->kind == NODE_DO_TOKENS && t < action->tokens.count; t++) {
+				   action->returned.choice,
+				   node_returned_text(action->returned.reason));
+		for (uint32_t t = 0; action->kind == NODE_DO_TOKENS && t < action->tokens.count;
+		     t++) {
 			const struct node_token *token = &action->tokens.v[t];
 			if (token->finish != NODE_FINISH_NONE)
-				buf_printf(&f->trace, "request %llu choice %u ends at %u: %s\n", request,
-					   token->choice, token->position,
+				buf_printf(&f->trace, "request %llu choice %u ends at %u: %s\n",
+					   request, token->choice, token->position,
 					   token->finish == NODE_FINISH_STOP ? "stop" : "length");
 		}
 	}
@@ -159,8 +162,9 @@ static void schedule(struct fixture *f)
 		const struct node_rows *row = &f->batch.rows[i];
 		const struct decode_seat *seat = &f->d->seats[node_handle_index(row->handle)];
 		assert_int_equal(row->token_count, 1); /* it computes no prompt */
-		buf_printf(&f->trace, "%llu.%u at %u%s\n", (unsigned long long)seat->request->ref.request,
-			   seat->choice, row->position,
+		buf_printf(&f->trace, "%llu.%u at %u%s\n",
+			   (unsigned long long)seat->request->ref.request, seat->choice,
+			   row->position,
 			   f->batch.samples[row->sample_first].ban_count ? ", may not end" : "");
 	}
 	for (uint32_t i = 0; i < f->batch.copy_count; i++)
@@ -223,6 +227,33 @@ static void test_shared_tail_is_copied(void **state)
 	teardown(&f);
 }
 
+static void release(struct fixture *f, uint64_t id, uint32_t choice)
+{
+	struct node_event event = { .kind = NODE_RELEASE };
+	event.release.ref = (struct node_ref){ 1, id, 1 };
+	event.release.one_choice = true;
+	event.release.choice = choice;
+	step(f, &event);
+}
+
+/* What a batch copies from stays until it is done, also when its last owner is not in the batch. */
+static void test_copied_from_stays(void **state)
+{
+	struct fixture f;
+	setup(&f, 64, 2, 8); /* two rows */
+	run(&f, (struct wish){ .id = 1, .tokens = 6, .choices = 3 });
+	schedule(&f);
+	assert_trace(&f, "1.0 at 6\n1.1 at 6\na block is copied\na block is copied\n");
+	kv_block_id source = f.batch.copies[0].source;
+	assert_int_equal(f.batch.copies[1].source.v, source.v);
+	assert_int_equal(kv_pool_block(&f.node.pool, source)->refs, 1);
+	release(&f, 1, 2);
+	assert_int_equal(kv_pool_block(&f.node.pool, source)->state, KV_USED);
+	batch_done(&f, 9);
+	assert_int_equal(kv_pool_block(&f.node.pool, source)->state, KV_FREE);
+	teardown(&f);
+}
+
 static void test_cache_goes_before_people(void **state)
 {
 	struct fixture f;
@@ -241,7 +272,8 @@ static void test_cache_goes_before_people(void **state)
 		batch_done(&f, 9);
 		schedule(&f);
 	}
-	assert_trace(&f, "2.0 at 9\n2.0 at 10\n2.0 at 11\n2.0 at 12\n2.0 at 13\n2.0 at 14\n2.0 at 15\n");
+	assert_trace(
+		&f, "2.0 at 9\n2.0 at 10\n2.0 at 11\n2.0 at 12\n2.0 at 13\n2.0 at 14\n2.0 at 15\n");
 	assert_int_equal(f.node.pool.counts[KV_USED], 4);
 	assert_int_equal(f.node.evictions, 2);
 	teardown(&f);
@@ -256,9 +288,11 @@ static void test_youngest_of_lowest_priority_goes(void **state)
 	run(&f, (struct wish){ .id = 3, .tokens = 8, .priority = 0 });
 	assert_int_equal(f.node.pool.counts[KV_FREE], 1);
 	schedule(&f); /* three need a block, one is there: 2 goes, though 3 came last */
-	assert_trace(&f, "request 2 choice 0 returned: preempted, blocks ran out\n3.0 at 8\n1.0 at 8\n");
+	assert_trace(
+		&f, "request 2 choice 0 returned: preempted, blocks ran out\n3.0 at 8\n1.0 at 8\n");
 	assert_int_equal(f.d->counters.preemptions, 1);
-	assert_int_equal(f.node.pool.counts[KV_CACHED], 1); /* one of 2's was evicted for 1's growth */
+	assert_int_equal(f.node.pool.counts[KV_CACHED],
+			 1); /* one of 2's was evicted for 1's growth */
 	batch_done(&f, 9);
 	assert_true(decode_knows(f.d, &(struct node_ref){ 1, 1, 1 }));
 	assert_false(decode_knows(f.d, &(struct node_ref){ 1, 2, 1 }));
@@ -289,9 +323,12 @@ static void test_reserve_checks_the_load(void **state)
 	struct fixture f;
 	setup(&f, 8, 4, 8);
 	reserve(&f, (struct wish){ .id = 1, .tokens = 12, .predicted = 8 }, false); /* 3 and 2 */
-	reserve(&f, (struct wish){ .id = 2, .tokens = 9, .predicted = 4 }, false);  /* 3 and 1: 9 of 8 */
-	reserve(&f, (struct wish){ .id = 3, .tokens = 4, .predicted = 4, .choices = 2 }, false); /* 1 and 2 */
-	reserve(&f, (struct wish){ .id = 4, .tokens = 2, .choices = 6 }, false);    /* seats: 5 are left */
+	reserve(&f, (struct wish){ .id = 2, .tokens = 9, .predicted = 4 },
+		false); /* 3 and 1: 9 of 8 */
+	reserve(&f, (struct wish){ .id = 3, .tokens = 4, .predicted = 4, .choices = 2 },
+		false); /* 1 and 2 */
+	reserve(&f, (struct wish){ .id = 4, .tokens = 2, .choices = 6 },
+		false); /* seats: 5 are left */
 	reserve(&f, (struct wish){ .id = 5, .tokens = 64 }, false);
 	reserve(&f, (struct wish){ .id = 1, .tokens = 4 }, false);
 	assert_trace(&f, "request 1 granted, 0 of 3 blocks here\n"
@@ -315,8 +352,9 @@ static void test_prefix_here_need_not_travel(void **state)
 	reserve(&f, (struct wish){ .id = 2, .tokens = 14, .common = 12 }, false);
 	reserve(&f, (struct wish){ .id = 3, .tokens = 12, .common = 12 }, false); /* all of it */
 	reserve(&f, (struct wish){ .id = 4, .tokens = 12, .common = 7 }, false);
-	assert_trace(&f, "request 2 granted, 3 of 4 blocks here\nrequest 3 granted, 3 of 3 blocks here\n"
-			 "request 4 granted, 1 of 3 blocks here\n");
+	assert_trace(
+		&f, "request 2 granted, 3 of 4 blocks here\nrequest 3 granted, 3 of 3 blocks here\n"
+		    "request 4 granted, 1 of 3 blocks here\n");
 	/* 3 has nothing to wait for but its first token. */
 	struct node_event event = { .kind = NODE_FIRST_TOKENS };
 	event.first.ref = (struct node_ref){ 1, 3, 1 };
@@ -328,16 +366,56 @@ static void test_prefix_here_need_not_travel(void **state)
 	teardown(&f);
 }
 
+/* Landed blocks and those that decode fills are known under their keys: the next prompt that
+ * begins with this one's text and answer finds them. */
+static void test_what_lands_and_grows_is_cached(void **state)
+{
+	struct fixture f;
+	uint32_t text[64];
+	struct node_event landed = { .kind = NODE_LANDED_ALL };
+	struct node_event first = { .kind = NODE_FIRST_TOKENS };
+
+	setup(&f, 16, 4, 8);
+	reserve(&f, (struct wish){ .id = 1, .tokens = 10, .max_tokens = 8 }, false);
+	landed.landed.handle = f.actions.v[0].handle;
+	step(&f, &landed);
+	/* The others of its beginning need not wait for its end. */
+	text_of(1, 10, 0, text);
+	kv_sequence_start(&f.handed, &(struct kv_key){ { 0 } }, text, 10);
+	assert_int_equal(kv_sequence_match(&f.handed, &f.node, 1), 2);
+	kv_sequence_drop(&f.handed, &f.node);
+
+	first.first.ref = (struct node_ref){ 1, 1, 1 };
+	first.first.tokens = &(struct node_first_token){ 0, 50, false };
+	first.first.token_count = 1;
+	step(&f, &first);
+	for (uint32_t i = 0; i < 7; i++) {
+		schedule(&f);
+		batch_done(&f, 60 + i);
+	}
+	assert_true(kv_node_idle(&f.node));
+	/* 10 of the prompt, the first token and six that were run: 17, so four blocks. */
+	text[10] = 50;
+	for (uint32_t i = 0; i < 7; i++)
+		text[11 + i] = 60 + i;
+	kv_sequence_start(&f.handed, &(struct kv_key){ { 0 } }, text, 18);
+	assert_int_equal(kv_sequence_match(&f.handed, &f.node, 1), 4);
+	kv_sequence_drop(&f.handed, &f.node);
+	teardown(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_everyone_who_fits),
 		cmocka_unit_test(test_shared_tail_is_copied),
+		cmocka_unit_test(test_copied_from_stays),
 		cmocka_unit_test(test_cache_goes_before_people),
 		cmocka_unit_test(test_youngest_of_lowest_priority_goes),
 		cmocka_unit_test(test_min_tokens_bans_the_end),
 		cmocka_unit_test(test_reserve_checks_the_load),
 		cmocka_unit_test(test_prefix_here_need_not_travel),
+		cmocka_unit_test(test_what_lands_and_grows_is_cached),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

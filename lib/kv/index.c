@@ -48,8 +48,8 @@ bool kv_index_find(const struct kv_index *index, const struct kv_key *key, kv_bl
 	return true;
 }
 
-uint32_t kv_index_match(const struct kv_index *index, const struct kv_key keys[], uint32_t block_limit,
-			kv_block_id ret_blocks[])
+uint32_t kv_index_match(const struct kv_index *index, const struct kv_key keys[],
+			uint32_t block_limit, kv_block_id ret_blocks[])
 {
 	uint32_t count = 0;
 	while (count < block_limit && kv_index_find(index, &keys[count], &ret_blocks[count]))

@@ -51,8 +51,8 @@ bool kv_index_find(const struct kv_index *index, const struct kv_key *key, kv_bl
  *
  * Return: blocks matched, 0 is a miss.
  */
-uint32_t kv_index_match(const struct kv_index *index, const struct kv_key keys[], uint32_t block_limit,
-			kv_block_id ret_blocks[]);
+uint32_t kv_index_match(const struct kv_index *index, const struct kv_key keys[],
+			uint32_t block_limit, kv_block_id ret_blocks[]);
 
 /* Makes @block known as @key, after @parent (NULL: it is a first block). Return: 0; -EEXIST when
  * another block has the key; -ENOENT when the parent is not known any more. */

@@ -33,7 +33,8 @@ void kv_key_next(const struct kv_key *parent, const uint32_t tokens[], uint32_t 
 {
 	uint8_t digest[32];
 
-	static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token ids are hashed as they lie");
+	static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+		      "token ids are hashed as they lie");
 	hash_sha256((struct hash_piece[]){ { parent->bytes, sizeof parent->bytes },
 					   { tokens, block_tokens * sizeof *tokens } },
 		    2, digest);

@@ -19,7 +19,8 @@ struct kv_node {
 	uint64_t evictions;
 };
 
-int kv_node_init(struct kv_node *node, uint32_t block_count, uint32_t block_tokens); /* 0 or -ENOMEM */
+/* Return: 0 or -ENOMEM. */
+int kv_node_init(struct kv_node *node, uint32_t block_count, uint32_t block_tokens);
 void kv_node_fini(struct kv_node *node);
 
 /* A fresh block, RESERVED or USED; evicts a cached one when none is free. Return: 0 or -ENOSPC. */

@@ -47,15 +47,20 @@ struct kv_pool {
 int kv_pool_init(struct kv_pool *pool, uint32_t block_count);
 void kv_pool_fini(struct kv_pool *pool);
 
-/* FREE -> @state, RESERVED or USED (with one reference). Return: 0, or -ENOSPC when none is free. */
+/* FREE -> @state: RESERVED, or USED with one reference. Return: 0, or -ENOSPC: none is free. */
 int kv_pool_take(struct kv_pool *pool, enum kv_block_state state, kv_block_id *ret_block);
-void kv_pool_land(struct kv_pool *pool, kv_block_id block);       /* RESERVED -> USED, one reference */
-void kv_pool_quarantine(struct kv_pool *pool, kv_block_id block); /* RESERVED -> QUARANTINED */
-void kv_pool_free(struct kv_pool *pool, kv_block_id block);       /* RESERVED, QUARANTINED, CACHED -> FREE */
-void kv_pool_ref(struct kv_pool *pool, kv_block_id block);        /* USED, CACHED -> USED */
+/* RESERVED -> USED, with one reference. */
+void kv_pool_land(struct kv_pool *pool, kv_block_id block);
+/* RESERVED -> QUARANTINED. */
+void kv_pool_quarantine(struct kv_pool *pool, kv_block_id block);
+/* RESERVED, QUARANTINED, CACHED -> FREE. */
+void kv_pool_free(struct kv_pool *pool, kv_block_id block);
+/* USED, CACHED -> USED, with one reference more. */
+void kv_pool_ref(struct kv_pool *pool, kv_block_id block);
 /* At the last reference a committed block becomes CACHED, another one FREE. Returns its state. */
 enum kv_block_state kv_pool_unref(struct kv_pool *pool, kv_block_id block);
-void kv_pool_commit(struct kv_pool *pool, kv_block_id block);     /* USED, complete: now immutable */
+/* USED and complete: immutable from now on. */
+void kv_pool_commit(struct kv_pool *pool, kv_block_id block);
 
 static inline const struct kv_block *kv_pool_block(const struct kv_pool *pool, kv_block_id block)
 {

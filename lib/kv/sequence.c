@@ -129,7 +129,8 @@ void kv_sequence_commit(struct kv_sequence *s, struct kv_node *node, uint32_t co
 	}
 }
 
-void kv_sequence_fork(struct kv_sequence *target, const struct kv_sequence *source, struct kv_node *node)
+void kv_sequence_fork(struct kv_sequence *target, const struct kv_sequence *source,
+		      struct kv_node *node)
 {
 	CHECK(target->block_count == 0);
 	CHECK(source->block_count <= target->blocks_max);
@@ -150,7 +151,8 @@ void kv_sequence_fork(struct kv_sequence *target, const struct kv_sequence *sour
 void kv_sequence_move(struct kv_sequence *target, struct kv_sequence *source)
 {
 	CHECK(target->block_count == 0);
-	CHECK(target->blocks_max == source->blocks_max && target->block_tokens == source->block_tokens);
+	CHECK(target->blocks_max == source->blocks_max &&
+	      target->block_tokens == source->block_tokens);
 	struct kv_sequence held = *target;
 	*target = *source;
 	*source = held;

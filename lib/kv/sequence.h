@@ -58,7 +58,8 @@ void kv_sequence_append(struct kv_sequence *s, uint32_t token); /* names one mor
 void kv_sequence_commit(struct kv_sequence *s, struct kv_node *node, uint32_t computed_tokens);
 
 /* @target becomes a second sequence over the same blocks. */
-void kv_sequence_fork(struct kv_sequence *target, const struct kv_sequence *source, struct kv_node *node);
+void kv_sequence_fork(struct kv_sequence *target, const struct kv_sequence *source,
+		      struct kv_node *node);
 /* @target takes over what @source has; @source is empty after it. */
 void kv_sequence_move(struct kv_sequence *target, struct kv_sequence *source);
 /* RESERVED blocks: all have landed; or the transfer was taken back: quarantined, then freed. */

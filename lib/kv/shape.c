@@ -83,7 +83,8 @@ int kv_shape_check(const struct kv_shape *shape)
 			return -EINVAL;
 		if (group->head_dim < 1 || group->head_dim > 8192)
 			return -EINVAL;
-		if (group->element_bytes != 1 && group->element_bytes != 2 && group->element_bytes != 4)
+		if (group->element_bytes != 1 && group->element_bytes != 2 &&
+		    group->element_bytes != 4)
 			return -EINVAL;
 		if (group_slice_bytes(group, shape->block_tokens) > 64ull << 20)
 			return -EINVAL;

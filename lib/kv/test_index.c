@@ -88,7 +88,8 @@ static void compare(const struct kv_index *index, const struct twin twins[])
 
 static void insert(struct kv_index *index, struct twin twins[], uint32_t b, uint64_t *random)
 {
-	uint32_t k = (uint32_t)(rand_next(random) % KEYS), p = (uint32_t)(rand_next(random) % (KEYS + 20));
+	uint32_t k = (uint32_t)(rand_next(random) % KEYS),
+		 p = (uint32_t)(rand_next(random) % (KEYS + 20));
 	struct kv_key key = key_of(k), parent = key_of(MIN(p, KEYS - 1));
 	uint32_t parent_block = p < KEYS ? twin_find(twins, p) : BLOCKS;
 	int expected = 0;
@@ -100,7 +101,9 @@ static void insert(struct kv_index *index, struct twin twins[], uint32_t b, uint
 		expected = -ENOENT;
 	else if (twin_clashes(twins, k))
 		expected = -EEXIST;
-	assert_int_equal(kv_index_insert(index, (kv_block_id){ b }, p < KEYS ? &parent : NULL, &key), expected);
+	assert_int_equal(
+		kv_index_insert(index, (kv_block_id){ b }, p < KEYS ? &parent : NULL, &key),
+		expected);
 	if (!expected)
 		twins[b] = (struct twin){ true, false, k, MIN(p, KEYS), 0 };
 }

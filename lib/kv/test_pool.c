@@ -147,7 +147,8 @@ static void test_mistakes_die(void **state)
 	assert_dies(kv_pool_free(&pool, used));
 	assert_dies(kv_pool_unref(&pool, reserved));
 	assert_dies(kv_pool_land(&pool, used));
-	assert_dies((kv_pool_unref(&pool, used), kv_pool_unref(&pool, used))); /* a double release */
+	assert_dies(
+		(kv_pool_unref(&pool, used), kv_pool_unref(&pool, used))); /* a double release */
 	assert_dies(kv_pool_ref(&pool, (kv_block_id){ 4 }));
 	kv_pool_fini(&pool);
 }

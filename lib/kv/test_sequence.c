@@ -22,7 +22,6 @@ struct twin {
 	uint32_t text[TEXT_MAX], count;
 };
 
-
 struct test {
 	struct kv_node node;
 	struct kv_sequence sequences[SEQUENCES];
@@ -82,7 +81,8 @@ static void check_all(struct test *t)
 		assert_int_equal(s->token_count, t->twins[i].count);
 		for (uint32_t at = 0; at < t->twins[i].count; at++) {
 			kv_block_id block = s->blocks[at / BLOCK_TOKENS];
-			assert_int_equal(t->memory[block.v][at % BLOCK_TOKENS], t->twins[i].text[at]);
+			assert_int_equal(t->memory[block.v][at % BLOCK_TOKENS],
+					 t->twins[i].text[at]);
 		}
 	}
 	for (uint32_t b = 0; b < BLOCKS; b++)
@@ -99,7 +99,8 @@ static void begin(struct test *t, uint32_t i)
 	for (uint32_t at = 0; at < twin->count; at++)
 		twin->text[at] = at < common ? at * 3 : 1000 + below(t, 50);
 	kv_sequence_start(s, &t->root, twin->text, twin->count);
-	while ((known + 1) * BLOCK_TOKENS + leave <= twin->count && twin_knows(t, twin->text, known + 1))
+	while ((known + 1) * BLOCK_TOKENS + leave <= twin->count &&
+	       twin_knows(t, twin->text, known + 1))
 		known++;
 	uint32_t matched = kv_sequence_match(s, &t->node, leave);
 	assert_int_equal(matched, known);
@@ -189,7 +190,8 @@ static void test_twin(void **state)
 		t.node.pool.poison_context = &t;
 		for (uint32_t i = 0; i < SEQUENCES; i++)
 			assert_int_equal(kv_sequence_init(&t.sequences[i], TEXT_MAX / BLOCK_TOKENS,
-							  BLOCK_TOKENS), 0);
+							  BLOCK_TOKENS),
+					 0);
 		for (int n = 0; n < 3000; n++) {
 			step(&t);
 			check_all(&t);

@@ -7,7 +7,9 @@
 /* SmolLM2-135M: 30 layers, 3 KV heads of 64, f16. */
 static struct kv_shape demo(void)
 {
-	return (struct kv_shape){ .groups = { { 30, 3, 64, 2, 0 } }, .group_count = 1, .block_tokens = 64 };
+	return (struct kv_shape){ .groups = { { 30, 3, 64, 2, 0 } },
+				  .group_count = 1,
+				  .block_tokens = 64 };
 }
 
 static void test_demo(void **state)

@@ -31,9 +31,10 @@ int chat_template_render(const struct chat_template *t, const json_t *variables,
 /*
  * chat_template_tokenize() - messages to ids
  * Like render + tokenize, but special-token strings inside message contents and roles stay plain
- * text while the template's own marks become special ids: contents are rendered between private
- * marks and each stretch is tokenised by its origin. A pre-token that crosses a border is split
- * there only where the texts differ in origin and one side is special.
+ * text while the template's own marks become special ids: every byte of the output knows whether
+ * it is the template's (or bos_token's, eos_token's) or came with the variables, through filters,
+ * slices and methods too. A special token counts only where all its bytes are the template's;
+ * everything else between two of them is tokenised as one text. Case changes are ASCII's.
  */
 int chat_template_tokenize(const struct chat_template *t, const struct tokenizer *tokenizer,
 			   const json_t *variables, struct token_ids *ids, char *ret_error,

@@ -32,7 +32,8 @@ enum {
  * tokenize() - append the ids of @text
  * @text: [bytes], may hold NUL; bytes that are not UTF-8 are read as U+FFFD (each maximal
  *        invalid part one, as Python's "replace" does)
- * Time is O(bytes log bytes). Return: 0 or -ENOMEM.
+ * Time is O(bytes log bytes). Return: 0, -ENOMEM, or -E2BIG when a pattern of tokenizer.json
+ * backtracks past its bound or the text is beyond 4 GiB; @ids is as it was then.
  */
 int tokenize(const struct tokenizer *t, const char *text, size_t bytes, int flags,
 	     struct token_ids *ids);

@@ -8,7 +8,7 @@
  * replies with RST, which the sweep sees in the socket's state, and one that half-closed ignores
  * it. An HTTP/1.0 peer knows no interim answers; its FIN counts as gone.
  *
- * Bounds per connection: the parser's, HTTP_PENDING_MAX bytes read ahead of the open exchange
+ * Bounds of the server: connections, and bytes of all bodies together. Per connection: the parser's, HTTP_PENDING_MAX bytes read ahead of the open exchange
  * (then reading stops), HTTP_ANSWERS_MAX bytes of answers before the next pipelined request is
  * looked at. What a stream queues is up to its owner, who asks http_queued_bytes().
  */
@@ -60,6 +60,7 @@ struct http_conn {
 	uv_shutdown_t shutdown;
 	size_t write_left_seen;      /* progress of the write in flight, at the last sweep */
 	uint64_t write_progress_ns;
+	size_t body_counted;         /* in server->body_bytes */
 	uint64_t since_ns;           /* of the present wait: idle, headers, body, linger */
 	bool write_busy, reading;
 	bool eof;        /* the peer's FIN came */
@@ -79,6 +80,7 @@ struct http_server {
 	void *context;
 	struct list conns;
 	uint32_t conn_count, refused_count;
+	uint64_t body_bytes; /* held for bodies, all connections */
 	uint32_t handles_open; /* listener and timer */
 	bool accepting, closing;
 	char read_buffer[HTTP_READ_BYTES];
@@ -94,6 +96,14 @@ static void server_unref(struct http_server *server)
 		free(server);
 }
 
+static void conn_count_body(struct http_conn *conn)
+{
+	size_t held = conn->message.body.capacity;
+	conn->server->body_bytes += held;
+	conn->server->body_bytes -= conn->body_counted;
+	conn->body_counted = held;
+}
+
 /* ---- closing ---- */
 
 static void on_conn_closed(uv_handle_t *handle)
@@ -106,6 +116,7 @@ static void on_conn_closed(uv_handle_t *handle)
 	else
 		server->conn_count--;
 	http_message_fini(&conn->message);
+	conn_count_body(conn);
 	buf_fini(&conn->exchange.extra);
 	buf_fini(&conn->pending);
 	buf_fini(&conn->out);
@@ -271,6 +282,7 @@ static void answer_done(struct http_conn *conn)
 {
 	conn->exchange.open = conn->exchange.streaming = false;
 	http_message_next(&conn->message);
+	conn_count_body(conn);
 	conn->since_ns = clock_now_ns();
 	conn_flush(conn);
 	if (!conn->processing)
@@ -434,6 +446,11 @@ static bool conn_feed(struct http_conn *conn)
 		return false;
 	}
 	buf_consume(&conn->pending, consumed);
+	conn_count_body(conn);
+	if (conn->server->body_bytes > conn->server->limits.body_total_max) {
+		conn_refuse(conn, 503, "too many large requests at once");
+		return false;
+	}
 	if ((m->begun && !begun) || (m->headers_complete && !head_done) ||
 	    m->body.bytes > body_bytes)
 		conn->since_ns = clock_now_ns();
@@ -668,6 +685,7 @@ static void apply_defaults(struct http_limits *limits)
 	limits->field = (value)
 	DEFAULT(header_bytes_max, 64u << 10);
 	DEFAULT(body_bytes_max, 32u << 20);
+	DEFAULT(body_total_max, 16 * limits->body_bytes_max);
 	DEFAULT(connections_max, 10000);
 	DEFAULT(header_timeout_ns, 30 * NS_PER_S);
 	DEFAULT(body_timeout_ns, 30 * NS_PER_S);

@@ -22,6 +22,7 @@ struct http_exchange; /* one request and its answer */
 struct http_limits {
 	uint32_t header_bytes_max;      /* 431 past it; 0: 64 KiB */
 	uint64_t body_bytes_max;        /* 413 past it, also when only announced; 0: 32 MiB */
+	uint64_t body_total_max;        /* of all open requests; 503 past it; 0: 16 bodies */
 	uint32_t connections_max;       /* further ones are answered 503 and closed; 0: 10000 */
 	uint64_t header_timeout_ns;     /* from the first byte; 408 and close; 0: 30 s */
 	uint64_t body_timeout_ns;       /* without progress; 0: 30 s */

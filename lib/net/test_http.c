@@ -349,6 +349,50 @@ static void test_bounds(void **state)
 	fixture_stop(f);
 }
 
+/* Each body is within its bound, together they are not. Buffers double, so two of them hold
+ * 1 MiB. */
+static void test_bodies_together(void **state)
+{
+	struct http_limits limits = { .body_bytes_max = 400000, .body_total_max = 1200000 };
+	struct fixture *f = fixture_start(&limits);
+	struct buf body;
+	int fds[4];
+	buf_init(&body, 0);
+	for (int i = 0; i < 30000; i++)
+		buf_append_text(&body, "0123456789");
+	for (int i = 0; i < 4; i++) {
+		fds[i] = client(f);
+		say(fds[i], "POST /echo HTTP/1.1\r\n" HOST CLOSE "Content-Length: 300010\r\n\r\n");
+		say(fds[i], body.data);
+		usleep(50000);
+	}
+	char *answer;
+	for (int i = 2; i < 4; i++) {
+		answer = hear(fds[i], NULL);
+		assert_int_equal(strncmp(answer, "HTTP/1.1 503", 12), 0);
+		free(answer);
+	}
+	/* The others are unharmed, and what they give back is there for the next one. */
+	for (int i = 0; i < 2; i++) {
+		say(fds[i], "0123456789");
+		answer = hear(fds[i], NULL);
+		assert_int_equal(strncmp(answer, "HTTP/1.1 200", 12), 0);
+		free(answer);
+	}
+	for (int i = 0; i < 4; i++)
+		close(fds[i]);
+	usleep(100000);
+	int fd = client(f);
+	say(fd, "POST /echo HTTP/1.1\r\n" HOST CLOSE "Content-Length: 300000\r\n\r\n");
+	say(fd, body.data);
+	answer = hear(fd, NULL);
+	assert_int_equal(strncmp(answer, "HTTP/1.1 200", 12), 0);
+	free(answer);
+	close(fd);
+	buf_fini(&body);
+	fixture_stop(f);
+}
+
 static void test_pipelined(void **state)
 {
 	struct fixture *f = fixture_start(NULL);
@@ -533,7 +577,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_plain),	   cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_bounds),	   cmocka_unit_test(test_pipelined),
+		cmocka_unit_test(test_bounds), cmocka_unit_test(test_bodies_together),	   cmocka_unit_test(test_pipelined),
 		cmocka_unit_test(test_expect),	   cmocka_unit_test(test_leaving),
 		cmocka_unit_test(test_slow_reader), cmocka_unit_test(test_deadlines),
 	};

@@ -215,7 +215,8 @@ static bool read_request(struct node_codec *codec, const struct request_parts *f
 {
 	uint32_t token_count = 0;
 
-	*ret_request = (struct node_request){ .ref = read_ref(from->ref), .priority = from->priority };
+	*ret_request = (struct node_request){ .ref = read_ref(from->ref),
+					      .priority = from->priority };
 	if (!read_label(from->model, ret_request->model, sizeof ret_request->model) ||
 	    !read_sampling(codec, from->sampling, &ret_request->sampling) ||
 	    !read_choices(from->choices, from->choice_count, ret_request) ||
@@ -344,7 +345,8 @@ static int read_first_tokens(struct node_codec *codec, const uint8_t *body, uint
 		const Baton__FirstToken *token = from->tokens[i];
 		if (token->choice >= NODE_CHOICES_MAX || token->token >= codec->limits.vocab_count)
 			return BATON_EPROTOCOL;
-		codec->firsts[i] = (struct node_first_token){ token->choice, token->token, token->ended };
+		codec->firsts[i] = (struct node_first_token){ token->choice, token->token,
+							      token->ended };
 	}
 	event->kind = NODE_FIRST_TOKENS;
 	event->first.ref = read_ref(from->ref);
@@ -398,10 +400,12 @@ int node_codec_read_hello(struct node_codec *codec, const uint8_t *body, uint32_
 		return unpack_failed(codec);
 	if (from->version_min > FRAME_VERSION_MAX || from->version_max < FRAME_VERSION_MIN)
 		return BATON_EVERSION;
-	if (!read_name(from->node, name, sizeof name) || !name[0] || from->role < NODE_ROLE_PREFILL ||
-	    from->role > NODE_ROLE_BOTH || from->peer_port > UINT16_MAX)
+	if (!read_name(from->node, name, sizeof name) || !name[0] ||
+	    from->role < NODE_ROLE_PREFILL || from->role > NODE_ROLE_BOTH ||
+	    from->peer_port > UINT16_MAX)
 		return BATON_EPROTOCOL;
-	if ((from->has_kv_format && from->kv_format.len != 32) || from->transfer.len > NODE_TRANSFER_BYTES)
+	if ((from->has_kv_format && from->kv_format.len != 32) ||
+	    from->transfer.len > NODE_TRANSFER_BYTES)
 		return BATON_EPROTOCOL;
 	*ret_hello = (struct node_hello){
 		.node = from->node,

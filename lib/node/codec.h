@@ -27,7 +27,7 @@ struct node_codec_limits {
 struct node_codec *node_codec_new(const struct node_codec_limits *limits); /* NULL: no memory */
 void node_codec_free(struct node_codec *codec);
 
-/* PREFILL, RESERVE, RESERVE_ANSWER, FIRST_TOKENS, RELEASE into an event (now_ns is the caller's). */
+/* PREFILL, RESERVE, RESERVE_ANSWER, FIRST_TOKENS, RELEASE into an event; the caller sets now_ns. */
 int node_codec_read(struct node_codec *codec, uint16_t type, const uint8_t *body, uint32_t bytes,
 		    struct node_event *ret_event);
 

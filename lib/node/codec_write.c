@@ -177,7 +177,8 @@ void node_codec_tokens(struct buf *out, const struct node_action *action,
 	to.runs = pointers;
 	for (uint32_t i = 0; i < action->tokens.count; i++) {
 		const struct node_token *from = &action->tokens.v[i];
-		write_run(&runs[i], from, action->tokens.want_logprobs ? &results[from->sample] : NULL);
+		write_run(&runs[i], from,
+			  action->tokens.want_logprobs ? &results[from->sample] : NULL);
 		pointers[i] = &runs[i];
 	}
 	if (action->tokens.has_prefill) {

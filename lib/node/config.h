@@ -15,7 +15,7 @@ struct node_config {
 	uint64_t admin_port, peer_port, transfer_port;
 	uint64_t threads, max_model_len, max_num_seqs, max_num_batched_tokens, prefill_chunk;
 	uint64_t max_num_queued, block_tokens, kv_bytes, transfer_streams;
-	uint64_t shutdown_timeout_ns, reserve_timeout_ns;
+	uint64_t shutdown_timeout_ns, reserve_timeout_ns, landing_timeout_ns;
 	bool prefix_caching;
 	bool allow_open; /* listen beyond loopback without a cluster key */
 	double sim_prefill_token_us, sim_prefill_square_ns, sim_step_ms, sim_step_seq_us, sim_step_context_ns;

@@ -215,10 +215,8 @@ static void do_tokens(struct node *node, const struct node_action *action)
 static void do_returned(struct node *node, const struct node_action *action)
 {
 	struct buf body;
-	log_info("request %llu.%u returned: %s%s%s", (unsigned long long)action->ref.request,
-		 action->ref.epoch, node_returned_text(action->returned.reason),
-		 action->returned.detail && *action->returned.detail ? ", " : "",
-		 action->returned.detail ? action->returned.detail : "");
+	log_info("request %llu.%u returned: %s", (unsigned long long)action->ref.request,
+		 action->ref.epoch, action->returned.detail);
 	buf_init(&body, FRAME_BODY_BYTES_MAX);
 	node_codec_returned(&body, action);
 	node__send_conductor(node, action->ref.conductor, FRAME_RETURNED, &body);
@@ -493,6 +491,7 @@ static int open_roles(struct node *node, const struct node_role_maker makers[], 
 		.eos_count = model->eos_count,
 		.reserve_timeout_ns = config->reserve_timeout_ns,
 		.transfer_timeout_ns = config->reserve_timeout_ns,
+		.landing_timeout_ns = config->landing_timeout_ns,
 	};
 	/* Decode first: its growth is admitted before new prefill. */
 	static const enum node_role order[] = { NODE_ROLE_DECODE, NODE_ROLE_PREFILL };

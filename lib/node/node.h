@@ -18,7 +18,7 @@ struct node_role_config {
 	uint32_t predicted_tokens;
 	const uint32_t *eos_ids;
 	uint32_t eos_count;
-	uint64_t reserve_timeout_ns, transfer_timeout_ns;
+	uint64_t reserve_timeout_ns, transfer_timeout_ns, landing_timeout_ns;
 };
 
 struct node_role_maker {

@@ -40,8 +40,9 @@ void node_stops_make(struct node_stops *stops, const struct node_sampling *sampl
 		stops->ids[stops->count++] = eos_ids[i];
 }
 
-enum node_finish node_token_finish(const struct node_stops *stops, const struct node_sampling *sampling,
-				   uint32_t token, uint32_t position, uint32_t context_left)
+enum node_finish node_token_finish(const struct node_stops *stops,
+				   const struct node_sampling *sampling, uint32_t token,
+				   uint32_t position, uint32_t context_left)
 {
 	for (uint32_t i = 0; i < stops->count; i++) {
 		if (stops->ids[i] == token)

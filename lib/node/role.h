@@ -53,7 +53,7 @@ enum node_role { NODE_ROLE_PREFILL = 1, NODE_ROLE_DECODE = 2, NODE_ROLE_BOTH = 3
  * of them is a reason to resume elsewhere or later; the values are on the wire. */
 enum returned_reason {
 	RETURNED_REFUSED = 1,   /* d has no room for it now */
-	RETURNED_PREEMPTED = 2, /* blocks ran out and this was the youngest of the lowest priority */
+	RETURNED_PREEMPTED = 2, /* blocks ran out: the youngest of the lowest priority goes */
 	RETURNED_TRANSFER = 3,  /* a slice failed twice, or d expects it no more */
 	RETURNED_PEER_LOST = 4, /* the other node of the placement is gone */
 	RETURNED_DRAIN = 5,     /* this node is to leave */
@@ -116,8 +116,9 @@ void node_stops_make(struct node_stops *stops, const struct node_sampling *sampl
 		     const uint32_t eos_ids[], uint32_t eos_count);
 /* What @token at @position of the output means for its choice; @context_left: tokens the
  * sequence may still hold after it. The same rule on p and d. */
-enum node_finish node_token_finish(const struct node_stops *stops, const struct node_sampling *sampling,
-				   uint32_t token, uint32_t position, uint32_t context_left);
+enum node_finish node_token_finish(const struct node_stops *stops,
+				   const struct node_sampling *sampling, uint32_t token,
+				   uint32_t position, uint32_t context_left);
 
 struct node_peer {
 	uint64_t incarnation;
@@ -250,7 +251,7 @@ enum node_action_kind {
 	NODE_DO_CANCEL_SEND,  /* handle */
 	NODE_DO_FIRST_TOKENS, /* FirstTokens to first.peer */
 	NODE_DO_HAND_OVER,    /* adopt, to the decode core of this process */
-	NODE_DO_RELEASE_PEER, /* Release of release.ref to d, release.peer (or the decode core, local) */
+	NODE_DO_RELEASE_PEER, /* Release to d, release.peer (or, local, to the decode core) */
 	/* d */
 	NODE_DO_GRANT,        /* grant: expect a transfer and send ReserveAnswer with its ticket */
 	NODE_DO_REFUSE,       /* refuse: ReserveAnswer, not accepted */
@@ -282,9 +283,10 @@ struct node_action {
 		} reserve;
 		struct {
 			const kv_block_id *blocks; /* page table from block 0 */
-			uint32_t first, end;       /* send blocks[first..end) */
-			uint32_t base;             /* d's cached_blocks: slice (block, layer) is range
-						      (block - base) * layers + layer */
+			uint32_t first, end; /* send blocks[first..end) */
+			/* d's cached_blocks: the slice of (block, layer) is range
+			 * (block - base) * layers + layer of the ticket. */
+			uint32_t base;
 		} send;
 		struct {
 			const kv_block_id *blocks;
@@ -308,8 +310,10 @@ struct node_action {
 		struct {
 			uint64_t source; /* p's incarnation */
 			const kv_block_id *blocks; /* page table from block 0 */
-			uint32_t cached_blocks;    /* the transfer fills blocks[cached_blocks..block_count) */
-			uint32_t block_count;      /* == cached_blocks: nothing to expect, no ticket */
+			/* The transfer fills blocks[cached_blocks..block_count); when that is
+			 * nothing, nothing is expected and there is no ticket. */
+			uint32_t cached_blocks;
+			uint32_t block_count;
 			bool local;
 		} grant;
 		struct {
@@ -333,7 +337,7 @@ struct node_action {
 			bool one_choice;
 			uint32_t choice;
 			enum returned_reason reason;
-			const char *detail; /* static, for people */
+			const char *detail; /* for people: what the reason means here */
 		} returned;
 	};
 };
@@ -374,7 +378,7 @@ struct node_rows {
 	const struct node_sampling *sampling;
 	uint32_t sample_first, sample_count; /* of batch->samples; from the last token */
 	/* p: blocks[send_first..send_end) are final once this row has run: send their slices as
-	 * the layers report. Range of slice (block, layer): (block - send_base) * layers + layer. */
+	 * the layers report. Their ranges: (block - send_base) * layers + layer. */
 	uint32_t send_first, send_end, send_base;
 };
 

@@ -27,7 +27,8 @@ static void slot_leave(struct prefill *p, struct prefill_slot *slot, struct node
 	CHECK(!slot->in_batch);
 	CHECK(slot->slices_open == 0);
 	if (slot->state != PREFILL_QUEUED) /* the shell has heard of it */
-		node_actions_add(actions, NODE_DO_FORGET, &slot->request.ref, prefill__handle(p, slot));
+		node_actions_add(actions, NODE_DO_FORGET, &slot->request.ref,
+				 prefill__handle(p, slot));
 	sm_move(prefill__states, &slot->state, PREFILL_FREE);
 	slot->generation++;
 	list_remove(&slot->link);
@@ -44,8 +45,9 @@ static void slot_free(struct prefill *p, struct prefill_slot *slot, struct node_
 static void slot_end(struct prefill *p, struct prefill_slot *slot, struct node_actions *actions)
 {
 	if (slot->reserved) {
-		struct node_action *action = node_actions_add(
-			actions, NODE_DO_RELEASE_PEER, &slot->request.ref, prefill__handle(p, slot));
+		struct node_action *action = node_actions_add(actions, NODE_DO_RELEASE_PEER,
+							      &slot->request.ref,
+							      prefill__handle(p, slot));
 		action->release.peer = &slot->decode;
 		action->release.local = slot->local;
 	}
@@ -58,14 +60,21 @@ static void slot_end(struct prefill *p, struct prefill_slot *slot, struct node_a
 		slot_free(p, slot, actions);
 }
 
-static void slot_return(struct prefill *p, struct prefill_slot *slot, enum returned_reason reason,
-			struct node_actions *actions)
+static void slot_return_saying(struct prefill *p, struct prefill_slot *slot,
+			       enum returned_reason reason, const char *detail,
+			       struct node_actions *actions)
 {
 	struct node_action *action = node_actions_add(actions, NODE_DO_RETURNED, &slot->request.ref,
 						      prefill__handle(p, slot));
 	action->returned.reason = reason;
-	action->returned.detail = node_returned_text(reason);
+	action->returned.detail = detail;
 	slot_end(p, slot, actions);
+}
+
+static void slot_return(struct prefill *p, struct prefill_slot *slot, enum returned_reason reason,
+			struct node_actions *actions)
+{
+	slot_return_saying(p, slot, reason, node_returned_text(reason), actions);
 }
 
 static bool slot_lives(const struct prefill_slot *slot)
@@ -96,8 +105,8 @@ static struct prefill_slot *slot_by_handle(const struct prefill *p, node_handle 
 static void refuse(const struct node_event *event, enum returned_reason reason, const char *detail,
 		   struct node_actions *actions)
 {
-	struct node_action *action = node_actions_add(actions, NODE_DO_RETURNED,
-						      &event->prefill.request.ref, (node_handle){ 0 });
+	struct node_action *action = node_actions_add(
+		actions, NODE_DO_RETURNED, &event->prefill.request.ref, (node_handle){ 0 });
 	action->returned.reason = reason;
 	action->returned.detail = detail;
 }
@@ -115,14 +124,16 @@ static void slot_fill(struct prefill *p, struct prefill_slot *slot, const struct
 	slot->local = slot->has_decode && slot->decode.incarnation == p->config.incarnation;
 	slot->reserved = slot->in_batch = false;
 	slot->cached_tokens = slot->computed = 0;
-	slot->base = slot->slices_total = slot->slices_open = slot->slices_done = slot->slices_hidden = 0;
+	slot->base = slot->slices_total = slot->slices_open = slot->slices_done =
+		slot->slices_hidden = 0;
 	slot->order = p->arrivals++;
 	slot->arrived_ns = event->now_ns;
 	slot->started_ns = slot->progress_ns = 0;
 	kv_sequence_start(&slot->sequence, &request->root_key, slot->tokens, request->token_count);
 }
 
-static void on_prefill(struct prefill *p, const struct node_event *event, struct node_actions *actions)
+static void on_prefill(struct prefill *p, const struct node_event *event,
+		       struct node_actions *actions)
 {
 	const struct node_request *request = &event->prefill.request;
 
@@ -152,7 +163,8 @@ static void on_prefill(struct prefill *p, const struct node_event *event, struct
 
 /* ---- d answers ---- */
 
-static void on_answer(struct prefill *p, const struct node_event *event, struct node_actions *actions)
+static void on_answer(struct prefill *p, const struct node_event *event,
+		      struct node_actions *actions)
 {
 	struct prefill_slot *slot = slot_by_ref(p, &event->answer.ref);
 
@@ -161,8 +173,12 @@ static void on_answer(struct prefill *p, const struct node_event *event, struct 
 		return;
 	}
 	if (!event->answer.accepted) {
+		const char *why = event->answer.reason;
 		slot->reserved = false;
-		return slot_return(p, slot, RETURNED_REFUSED, actions);
+		return slot_return_saying(p, slot, RETURNED_REFUSED,
+					  why && why[0] ? why :
+							  node_returned_text(RETURNED_REFUSED),
+					  actions);
 	}
 	if (!slot->local) {
 		if (event->answer.cached_blocks > slot->sequence.block_count)
@@ -199,8 +215,8 @@ static void sent_all(struct prefill *p, struct prefill_slot *slot, struct node_a
 	slot_free(p, slot, actions);
 }
 
-static void slice_failed(struct prefill *p, struct prefill_slot *slot, const struct node_event *event,
-			 struct node_actions *actions)
+static void slice_failed(struct prefill *p, struct prefill_slot *slot,
+			 const struct node_event *event, struct node_actions *actions)
 {
 	uint32_t index = event->slice.index;
 	uint8_t bit = (uint8_t)(1u << (index % 8));
@@ -218,7 +234,8 @@ static void slice_failed(struct prefill *p, struct prefill_slot *slot, const str
 	action->resend.index = index;
 }
 
-static void on_slice_sent(struct prefill *p, const struct node_event *event, struct node_actions *actions)
+static void on_slice_sent(struct prefill *p, const struct node_event *event,
+			  struct node_actions *actions)
 {
 	struct prefill_slot *slot = slot_by_handle(p, event->slice.handle);
 
@@ -254,9 +271,10 @@ static bool choice_wanted(const struct prefill_slot *slot, uint32_t choice)
 }
 
 /* Reads the row's samples into Tokens for the conductor and, returned, first tokens for d. */
-static uint32_t report_tokens(struct prefill *p, struct prefill_slot *slot, const struct node_event *event,
-			      const struct node_rows *row, struct node_actions *actions,
-			      struct node_first_token **ret_firsts, uint32_t *ret_first_count)
+static uint32_t report_tokens(struct prefill *p, struct prefill_slot *slot,
+			      const struct node_event *event, const struct node_rows *row,
+			      struct node_actions *actions, struct node_first_token **ret_firsts,
+			      uint32_t *ret_first_count)
 {
 	const struct node_request *request = &slot->request;
 	struct node_token *tokens = &actions->tokens[actions->token_count];
@@ -273,16 +291,18 @@ static uint32_t report_tokens(struct prefill *p, struct prefill_slot *slot, cons
 		enum node_finish finish =
 			node_token_finish(&slot->stops, &request->sampling, token, sample->position,
 					  p->config.max_model_len - request->token_count - 1);
-		tokens[count] = (struct node_token){ sample->choice, sample->position, token, at, finish };
-		firsts[count] = (struct node_first_token){ sample->choice, token, finish != NODE_FINISH_NONE };
+		tokens[count] = (struct node_token){ sample->choice, sample->position, token, at,
+						     finish };
+		firsts[count] = (struct node_first_token){ sample->choice, token,
+							   finish != NODE_FINISH_NONE };
 		going_on += finish == NODE_FINISH_NONE;
 		count++;
 	}
 	actions->token_count += count;
 	actions->first_count += count;
 
-	struct node_action *action =
-		node_actions_add(actions, NODE_DO_TOKENS, &request->ref, prefill__handle(p, slot));
+	struct node_action *action = node_actions_add(actions, NODE_DO_TOKENS, &request->ref,
+						      prefill__handle(p, slot));
 	action->tokens.v = tokens;
 	action->tokens.count = count;
 	action->tokens.want_logprobs = request->sampling.want_logprobs;
@@ -296,8 +316,9 @@ static uint32_t report_tokens(struct prefill *p, struct prefill_slot *slot, cons
 }
 
 /* The prompt is computed: the node never decodes past the first token of each choice. */
-static void prompt_done(struct prefill *p, struct prefill_slot *slot, const struct node_event *event,
-			const struct node_rows *row, struct node_actions *actions)
+static void prompt_done(struct prefill *p, struct prefill_slot *slot,
+			const struct node_event *event, const struct node_rows *row,
+			struct node_actions *actions)
 {
 	struct node_first_token *firsts;
 	uint32_t first_count;
@@ -313,8 +334,8 @@ static void prompt_done(struct prefill *p, struct prefill_slot *slot, const stru
 		action->adopt.token_count = first_count;
 		return slot_leave(p, slot, actions);
 	}
-	struct node_action *action = node_actions_add(actions, NODE_DO_FIRST_TOKENS, &slot->request.ref,
-						      prefill__handle(p, slot));
+	struct node_action *action = node_actions_add(actions, NODE_DO_FIRST_TOKENS,
+						      &slot->request.ref, prefill__handle(p, slot));
 	action->first.peer = &slot->decode;
 	action->first.tokens = firsts;
 	action->first.token_count = first_count;
@@ -325,7 +346,8 @@ static void prompt_done(struct prefill *p, struct prefill_slot *slot, const stru
 		sent_all(p, slot, actions);
 }
 
-static void on_batch_done(struct prefill *p, const struct node_event *event, struct node_actions *actions)
+static void on_batch_done(struct prefill *p, const struct node_event *event,
+			  struct node_actions *actions)
 {
 	const struct node_batch *batch = event->batch.batch;
 
@@ -351,7 +373,8 @@ static void on_batch_done(struct prefill *p, const struct node_event *event, str
 
 /* ---- ends from outside ---- */
 
-static void on_release(struct prefill *p, const struct node_event *event, struct node_actions *actions)
+static void on_release(struct prefill *p, const struct node_event *event,
+		       struct node_actions *actions)
 {
 	struct prefill_slot *slot = slot_by_ref(p, &event->release.ref);
 
@@ -374,9 +397,10 @@ static void on_release(struct prefill *p, const struct node_event *event, struct
 }
 
 /* Calls @end for every living slot; it may free the slot. */
-static void for_each_living(struct prefill *p, const struct node_event *event, struct node_actions *actions,
-			    void (*end)(struct prefill *, struct prefill_slot *, const struct node_event *,
-					struct node_actions *))
+static void for_each_living(struct prefill *p, const struct node_event *event,
+			    struct node_actions *actions,
+			    void (*end)(struct prefill *, struct prefill_slot *,
+					const struct node_event *, struct node_actions *))
 {
 	for (uint32_t i = 0; i < p->config.requests_max; i++) {
 		if (slot_lives(&p->slots[i]))
@@ -384,8 +408,8 @@ static void for_each_living(struct prefill *p, const struct node_event *event, s
 	}
 }
 
-static void end_with_peer(struct prefill *p, struct prefill_slot *slot, const struct node_event *event,
-			  struct node_actions *actions)
+static void end_with_peer(struct prefill *p, struct prefill_slot *slot,
+			  const struct node_event *event, struct node_actions *actions)
 {
 	if (!slot->has_decode || slot->local || slot->decode.incarnation != event->lost.incarnation)
 		return;
@@ -402,8 +426,8 @@ static void end_with_conductor(struct prefill *p, struct prefill_slot *slot,
 
 /* What has not been begun goes at once, the rest may use the grace; what is only sending has
  * done its part here and is left to finish. */
-static void end_drained(struct prefill *p, struct prefill_slot *slot, const struct node_event *event,
-			struct node_actions *actions)
+static void end_drained(struct prefill *p, struct prefill_slot *slot,
+			const struct node_event *event, struct node_actions *actions)
 {
 	bool late = event->now_ns >= p->drain_until_ns;
 	if (slot->state == PREFILL_QUEUED || (late && slot->state != PREFILL_SENDING))
@@ -475,11 +499,12 @@ static int slot_init(struct prefill *p, struct prefill_slot *slot)
 	return r < 0 || !slot->tokens || !slot->resent ? -ENOMEM : 0;
 }
 
-int prefill_new(const struct prefill_config *config, struct kv_node *node, struct prefill **ret_prefill)
+int prefill_new(const struct prefill_config *config, struct kv_node *node,
+		struct prefill **ret_prefill)
 {
-	if (!config->model || !config->requests_max || !config->chunk_tokens || !config->ahead_tokens ||
-	    !config->max_model_len ||
-	    !config->layer_count || config->eos_count > NODE_EOS_MAX)
+	if (!config->model || !config->requests_max || !config->chunk_tokens ||
+	    !config->ahead_tokens || !config->max_model_len || !config->layer_count ||
+	    config->eos_count > NODE_EOS_MAX)
 		return -EINVAL;
 	struct prefill *p = calloc(1, sizeof *p);
 	if (!p)

@@ -28,7 +28,7 @@ struct prefill_config {
 	uint32_t layer_count;      /* slices per block */
 	uint32_t max_model_len;
 	uint32_t requests_max;     /* queued and running */
-	uint32_t chunk_tokens;     /* --prefill-chunk: at most so many tokens of one prompt per batch */
+	uint32_t chunk_tokens;     /* --prefill-chunk: tokens of one prompt per batch, at most */
 	uint32_t ahead_tokens;     /* prompts are begun while fewer tokens than this wait for a
 				      batch; --max-num-batched-tokens */
 	uint32_t predicted_tokens; /* output to ask room for: min(max_tokens, this) */
@@ -38,16 +38,18 @@ struct prefill_config {
 };
 
 /* @node outlives the core. Return: 0, -EINVAL or -ENOMEM. */
-int prefill_new(const struct prefill_config *config, struct kv_node *node, struct prefill **ret_prefill);
+int prefill_new(const struct prefill_config *config, struct kv_node *node,
+		struct prefill **ret_prefill);
 void prefill_free(struct prefill *prefill);
-/* The process begins a new life under @incarnation; every dispatch of the old one is over already. */
+/* The process begins a new life under @incarnation; all of the old one is over already. */
 void prefill_renew(struct prefill *prefill, uint64_t incarnation);
 
 /* What lib/node runs it by; `core` is the struct prefill. */
 extern const struct node_role_ops prefill_role;
 
 /* The same, typed. */
-void prefill_step(struct prefill *prefill, const struct node_event *event, struct node_actions *actions);
+void prefill_step(struct prefill *prefill, const struct node_event *event,
+		  struct node_actions *actions);
 void prefill_schedule(struct prefill *prefill, uint64_t now_ns, struct node_batch *batch,
 		      struct node_actions *actions);
 void prefill_load(const struct prefill *prefill, struct node_load *load);

@@ -33,7 +33,8 @@ static void mark_sends(struct prefill *p, struct prefill_slot *slot, struct node
 		return;
 	row->send_base = slot->base;
 	row->send_first = MAX(slot->base, slot->computed / block_tokens);
-	row->send_end = end == slot->request.token_count ? slot->sequence.block_count : end / block_tokens;
+	row->send_end = end == slot->request.token_count ? slot->sequence.block_count
+							 : end / block_tokens;
 	if (row->send_end < row->send_first)
 		row->send_end = row->send_first;
 	slot->slices_open += prefill__slices(p, row->send_end - row->send_first);
@@ -62,7 +63,8 @@ static uint32_t add_chunk(struct prefill *p, struct prefill_slot *slot, uint64_t
 			  struct node_batch *batch)
 {
 	uint32_t left = slot->request.token_count - slot->computed;
-	uint32_t tokens = MIN(MIN(left, p->config.chunk_tokens), batch->token_max - batch->token_count);
+	uint32_t tokens = MIN(MIN(left, p->config.chunk_tokens),
+			      batch->token_max - batch->token_count);
 
 	if (!tokens || batch->row_count == batch->row_max)
 		return 0;
@@ -115,8 +117,8 @@ static void reserve(struct prefill *p, struct prefill_slot *slot, uint64_t now_n
 
 	action->reserve.request = &slot->request;
 	action->reserve.peer = &slot->decode;
-	action->reserve.predicted_tokens =
-		MIN(slot->request.sampling.max_tokens - output, p->config.predicted_tokens);
+	action->reserve.predicted_tokens = MIN(slot->request.sampling.max_tokens - output,
+					       p->config.predicted_tokens);
 	action->reserve.local = slot->local;
 	slot->reserved = true;
 	slot->progress_ns = now_ns;

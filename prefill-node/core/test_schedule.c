@@ -71,8 +71,8 @@ static void trace_actions(struct fixture *f)
 			buf_printf(&f->trace, "request %llu sends blocks %u to %u\n", request,
 				   action->send.first, action->send.end);
 		else if (action->kind == NODE_DO_TOKENS)
-			buf_printf(&f->trace, "request %llu has %u first tokens, %u cached\n", request,
-				   action->tokens.count, action->tokens.cached_tokens);
+			buf_printf(&f->trace, "request %llu has %u first tokens, %u cached\n",
+				   request, action->tokens.count, action->tokens.cached_tokens);
 		else if (action->kind == NODE_DO_RETURNED)
 			buf_printf(&f->trace, "request %llu returned: %s\n", request,
 				   node_returned_text(action->returned.reason));
@@ -84,13 +84,14 @@ static void step(struct fixture *f, struct node_event *event)
 	event->now_ns = ++f->now_ns;
 	node_actions_clear(&f->actions);
 	prefill_step(f->p, event, &f->actions);
-	prefill_check(f->p);
+	if (!f->actions.count || f->actions.v[f->actions.count - 1].kind != NODE_DO_FORGET)
+		prefill_check(f->p); /* after a hand-over it holds once the actions are done */
 	trace_actions(f);
 }
 
 /* Text of @tokens tokens; the first @common are the same for all. */
-static void dispatch_with(struct fixture *f, uint64_t id, uint32_t tokens, uint32_t common, uint64_t decode,
-			  uint32_t choices)
+static void dispatch_with(struct fixture *f, uint64_t id, uint32_t tokens, uint32_t common,
+			  uint64_t decode, uint32_t choices)
 {
 	uint32_t text[64];
 	struct node_event event = { .kind = NODE_PREFILL };
@@ -131,8 +132,8 @@ static void schedule_after(struct fixture *f, uint32_t taken)
 	node_actions_clear(&f->actions);
 	node_batch_clear(&f->batch);
 	for (uint32_t i = 0; i < taken; i++) {
-		f->batch.rows[f->batch.row_count++] =
-			(struct node_rows){ .role = NODE_ROLE_DECODE, .token_count = 1 };
+		f->batch.rows[f->batch.row_count++] = (struct node_rows){ .role = NODE_ROLE_DECODE,
+									  .token_count = 1 };
 		f->batch.token_count++;
 	}
 	prefill_schedule(f->p, ++f->now_ns, &f->batch, &f->actions);
@@ -141,7 +142,8 @@ static void schedule_after(struct fixture *f, uint32_t taken)
 	for (uint32_t i = taken; i < f->batch.row_count; i++) {
 		const struct node_rows *row = &f->batch.rows[i];
 		buf_printf(&f->trace, "request %llu runs %u+%u",
-			   (unsigned long long)f->p->slots[node_handle_index(row->handle)].request.ref.request,
+			   (unsigned long long)f->p->slots[node_handle_index(row->handle)]
+				   .request.ref.request,
 			   row->position, row->token_count);
 		if (row->sample_count)
 			buf_printf(&f->trace, ", samples %u", row->sample_count);
@@ -267,7 +269,8 @@ static void test_reserve_is_late(void **state)
 	dispatch_with(&f, 2, 8, 0, PEER, 1);
 	schedule(&f);
 	assert_trace(&f, "request 1 reserves\n");
-	schedule(&f); /* still no answer: nothing runs, and 2 would have no room in the next batch */
+	schedule(
+		&f); /* still no answer: nothing runs, and 2 would have no room in the next batch */
 	assert_trace(&f, "");
 	answer(&f, 1, 0);
 	schedule(&f);
@@ -292,13 +295,16 @@ static void test_cached_prefix(void **state)
 	dispatch_with(&f, 1, 16, 16, 0, 1);
 	schedule(&f);
 	batch_done(&f);
-	assert_trace(&f, "request 1 runs 0+16, samples 1\nrequest 1 has 1 first tokens, 0 cached\n");
+	assert_trace(&f,
+		     "request 1 runs 0+16, samples 1\nrequest 1 has 1 first tokens, 0 cached\n");
 	/* The same text again: one block is left to run, or there would be no logits. */
 	dispatch_with(&f, 2, 16, 16, 0, 1);
 	schedule(&f);
 	batch_done(&f);
-	assert_trace(&f, "request 2 runs 12+4, samples 1\nrequest 2 has 1 first tokens, 12 cached\n");
-	/* A longer one for a d that has only the first block: the rest of the cache leaves at once. */
+	assert_trace(&f,
+		     "request 2 runs 12+4, samples 1\nrequest 2 has 1 first tokens, 12 cached\n");
+	/* A longer one for a d that has only the first block: the rest of the cache leaves at once.
+	 */
 	dispatch_with(&f, 3, 22, 16, PEER, 1);
 	schedule(&f);
 	answer(&f, 3, 1);
@@ -316,6 +322,32 @@ static void test_cached_prefix(void **state)
 	teardown(&f);
 }
 
+/* d is this process: its core is asked, nothing is sent, the page table changes hands. */
+static void test_stays_here(void **state)
+{
+	struct fixture f;
+	setup(&f, 64, 32, 64);
+	dispatch_with(&f, 1, 10, 0, SELF, 2);
+	schedule(&f);
+	assert_int_equal(f.actions.count, 1);
+	assert_int_equal(f.actions.v[0].kind, NODE_DO_RESERVE);
+	assert_true(f.actions.v[0].reserve.local);
+	answer(&f, 1, 0);
+	schedule(&f);
+	assert_trace(&f, "request 1 reserves\nrequest 1 runs 0+10, samples 2\n");
+	batch_done(&f);
+	const struct node_action *action = &f.actions.v[1];
+	assert_int_equal(action->kind, NODE_DO_HAND_OVER);
+	assert_int_equal(action->adopt.token_count, 2);
+	assert_int_equal(action->adopt.sequence->block_count, 3);
+	assert_int_equal(action->adopt.sequence->committed, 2);
+	assert_int_equal(f.actions.v[2].kind, NODE_DO_FORGET);
+	assert_true(prefill_idle(f.p));
+	assert_int_equal(f.node.pool.counts[KV_USED], 3);
+	kv_sequence_drop(action->adopt.sequence, &f.node);
+	teardown(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -325,6 +357,7 @@ int main(void)
 		cmocka_unit_test(test_blocks_suffice_or_it_waits),
 		cmocka_unit_test(test_reserve_is_late),
 		cmocka_unit_test(test_cached_prefix),
+		cmocka_unit_test(test_stays_here),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

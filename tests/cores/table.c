@@ -12,8 +12,9 @@
 
 static const char *reason_word(enum returned_reason reason)
 {
-	static const char *const words[] = { "?", "refused", "preempted", "transfer", "peer lost",
-					     "drain", "no room", "timeout", "model" };
+	static const char *const words[] = { "?",        "refused",   "preempted",
+					     "transfer", "peer lost", "drain",
+					     "no room",  "timeout",   "model" };
 	return reason < ARRAY_COUNT(words) ? words[reason] : "?";
 }
 

@@ -11,7 +11,19 @@
 #define SELF 5
 #define CONDUCTOR 1
 
-enum column { RESERVED, LANDING, LANDED, KNOWN, RUNNING, IN_BATCH, REVOKING, ENDING, LOCAL, UNKNOWN, COLUMN_COUNT };
+enum column {
+	RESERVED,
+	LANDING,
+	LANDED,
+	KNOWN,
+	RUNNING,
+	IN_BATCH,
+	REVOKING,
+	ENDING,
+	LOCAL,
+	UNKNOWN,
+	COLUMN_COUNT
+};
 static const char *const columns[] = { "reserved",
 				       "landing",
 				       "landing, all landed",
@@ -238,7 +250,8 @@ static void preempt(struct fixture *f)
 		;
 	schedule(f);
 	for (block.v = 0; block.v < f->node.pool.block_count; block.v++) {
-		if (f->node.pool.blocks[block.v].state == KV_RESERVED && !f->d->requests[0].expecting)
+		if (f->node.pool.blocks[block.v].state == KV_RESERVED &&
+		    !f->d->requests[0].expecting)
 			kv_pool_free(&f->node.pool, block);
 	}
 }

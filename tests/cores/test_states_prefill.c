@@ -15,8 +15,8 @@
 #define CONDUCTOR 1
 
 enum column { QUEUED, RESERVING, RUNNING, IN_BATCH, SENDING, ENDING, UNKNOWN, COLUMN_COUNT };
-static const char *const columns[] = { "queued", "reserving", "running", "running, in a batch",
-				       "sending", "ending", "unknown" };
+static const char *const columns[] = { "queued",  "reserving", "running", "running, in a batch",
+				       "sending", "ending",    "unknown" };
 
 enum row {
 	DISPATCHED,

@@ -4,36 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
-#include "base/check.h"
 #include "base/clock.h"
-#include "base/err.h"
-#include "base/rand.h"
 #include "baton.pb-c.h"
 #include "proto/frame.h"
-
-enum item_kind { ITEM_FRAME, ITEM_REPORT, ITEM_SLICE, ITEM_SENT, ITEM_REVOKED, ITEM_EXPECT_FAILED, ITEM_BATCH };
-
-struct world_item {
-	struct world_item *next;
-	uint64_t at_ns, sequence;
-	enum item_kind kind;
-	uint32_t from, to;
-	uint64_t from_incarnation, to_incarnation; /* 0: any life */
-	/* FRAME */
-	uint16_t type;
-	char *body;
-	uint32_t bytes;
-	/* REPORT: an action for the conductor, with its tokens */
-	struct node_action action;
-	struct node_token tokens[NODE_CHOICES_MAX];
-	/* SLICE, SENT, REVOKED, EXPECT_FAILED */
-	node_handle handle;
-	uint32_t expect, generation, index, layer;
-	kv_block_id block;
-	uint64_t sum;
-	int status;
-};
+#include "tests/cores/world_private.h"
 
 uint32_t world_random(struct world *w, uint32_t below)
 {
@@ -45,13 +19,7 @@ bool world_chance(struct world *w, uint32_t permille)
 	return world_random(w, 1000) < permille;
 }
 
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-	uint64_t state = a * UINT64_C(0x9e3779b97f4a7c15) ^ b;
-	return rand_next(&state);
-}
-
-static struct world_item *item_at(struct world *w, enum item_kind kind, uint64_t at_ns)
+struct world_item *world__item_at(struct world *w, enum item_kind kind, uint64_t at_ns)
 {
 	struct world_item *item = calloc(1, sizeof *item), **place = &w->items;
 	item->kind = kind;
@@ -64,12 +32,13 @@ static struct world_item *item_at(struct world *w, enum item_kind kind, uint64_t
 	return item;
 }
 
-static struct world_item *item_in_order(struct world *w, enum item_kind kind, uint32_t from, uint32_t to)
+static struct world_item *item_in_order(struct world *w, enum item_kind kind, uint32_t from,
+					uint32_t to)
 {
 	uint64_t at = w->now_ns + (10 + world_random(w, 1000)) * NS_PER_US;
 	at = MAX(at, w->channel_ns[from][to] + 1);
 	w->channel_ns[from][to] = at;
-	struct world_item *item = item_at(w, kind, at);
+	struct world_item *item = world__item_at(w, kind, at);
 	item->from = from;
 	item->to = to;
 	item->from_incarnation = from < WORLD_NODES ? w->nodes[from].incarnation : 0;
@@ -77,7 +46,7 @@ static struct world_item *item_in_order(struct world *w, enum item_kind kind, ui
 	return item;
 }
 
-static void send_frame(struct world *w, uint32_t from, uint32_t to, uint64_t to_incarnation,
+void world__send_frame(struct world *w, uint32_t from, uint32_t to, uint64_t to_incarnation,
 		       uint16_t type, struct buf *body)
 {
 	struct world_item *item = item_in_order(w, ITEM_FRAME, from, to);
@@ -90,258 +59,13 @@ static void send_frame(struct world *w, uint32_t from, uint32_t to, uint64_t to_
 	item->body = buf_steal(body);
 }
 
-static uint32_t node_of(const struct world *w, uint64_t incarnation)
+uint32_t world__node_of(const struct world *w, uint64_t incarnation)
 {
 	for (uint32_t i = 0; i < WORLD_NODES; i++) {
 		if (w->nodes[i].incarnation == incarnation)
 			return i;
 	}
 	return WORLD_NODES;
-}
-
-/* ---- the engine ---- */
-
-static uint64_t kv_value(uint64_t before, uint32_t token, uint32_t position, uint32_t layer)
-{
-	return mix(mix(before, token), (uint64_t)layer << 32 | position);
-}
-
-static uint32_t pick(uint64_t state, uint64_t seed, uint32_t choice, uint32_t position,
-		     const uint32_t bans[], uint32_t ban_count)
-{
-	uint32_t token = (uint32_t)(mix(mix(state, seed), (uint64_t)choice << 32 | position) % WORLD_VOCAB);
-	for (uint32_t i = 0; i < ban_count; i++) {
-		if (bans[i] != token)
-			continue;
-		token = (token + 1) % WORLD_VOCAB;
-		i = UINT32_MAX; /* look at all again */
-	}
-	return token;
-}
-
-uint32_t world_token(const uint32_t tokens[], uint32_t count, uint64_t seed, uint32_t choice,
-		     uint32_t position, const uint32_t bans[], uint32_t ban_count)
-{
-	uint64_t before[WORLD_LAYERS] = { 0 }, state = 0;
-	for (uint32_t i = 0; i < count; i++) {
-		for (uint32_t l = 0; l < WORLD_LAYERS; l++) {
-			before[l] = kv_value(before[l], tokens[i], i, l);
-			state = mix(state, before[l]);
-		}
-	}
-	return pick(state, seed, choice, position, bans, ban_count);
-}
-
-static uint64_t *kv_at(struct world_node *n, const kv_block_id blocks[], uint32_t position, uint32_t layer)
-{
-	kv_block_id block = blocks[position / WORLD_BLOCK_TOKENS];
-	CHECK(kv_pool_block(&n->kv.pool, block)->state == KV_USED);
-	return &n->memory[block.v].kv[layer][position % WORLD_BLOCK_TOKENS];
-}
-
-static void engine_row(struct world_node *n, const struct node_rows *row, uint32_t sampled[])
-{
-	uint32_t end = row->position + row->token_count;
-	uint64_t state = 0;
-
-	for (uint32_t i = row->position; i < end; i++) {
-		/* A block that others see too is never written. */
-		kv_block_id block = row->blocks[i / WORLD_BLOCK_TOKENS];
-		CHECK(kv_pool_block(&n->kv.pool, block)->refs == 1);
-		CHECK(!kv_pool_block(&n->kv.pool, block)->committed);
-		for (uint32_t l = 0; l < WORLD_LAYERS; l++) {
-			uint64_t before = i ? *kv_at(n, row->blocks, i - 1, l) : 0;
-			*kv_at(n, row->blocks, i, l) = kv_value(before, row->tokens[i - row->position], i, l);
-		}
-	}
-	if (!row->sample_count)
-		return;
-	for (uint32_t i = 0; i < end; i++) {
-		for (uint32_t l = 0; l < WORLD_LAYERS; l++)
-			state = mix(state, *kv_at(n, row->blocks, i, l));
-	}
-	for (uint32_t i = row->sample_first; i < row->sample_first + row->sample_count; i++) {
-		const struct node_sample *sample = &n->batch.samples[i];
-		sampled[i] = pick(state, row->sampling->seed, sample->choice, sample->position,
-				  sample->bans, sample->ban_count);
-	}
-}
-
-/* ---- the transfer ---- */
-
-static uint64_t slice_sum(const struct world_node *n, kv_block_id block, uint32_t layer)
-{
-	uint64_t sum = 0;
-	for (uint32_t i = 0; i < WORLD_BLOCK_TOKENS; i++)
-		sum = mix(sum, n->memory[block.v].kv[layer][i]);
-	return sum;
-}
-
-static struct world_sender *sender_of(struct world_node *n, node_handle handle)
-{
-	for (uint32_t i = 0; i < WORLD_SENDERS; i++) {
-		if (n->senders[i].handle.v == handle.v)
-			return &n->senders[i];
-	}
-	CHECK(!"a ticket for this dispatch");
-	return NULL;
-}
-
-static void send_slice(struct world *w, uint32_t from, node_handle handle, const kv_block_id blocks[],
-		       uint32_t base, uint32_t index)
-{
-	struct world_node *n = &w->nodes[from];
-	struct world_sender *sender = sender_of(n, handle);
-	struct world_item *item = item_at(w, ITEM_SLICE, w->now_ns + (50 + world_random(w, 3000)) * NS_PER_US);
-
-	item->from = from;
-	item->from_incarnation = n->incarnation;
-	item->to = sender->target_node;
-	item->to_incarnation = sender->target_incarnation;
-	item->handle = handle;
-	item->expect = sender->expect;
-	item->generation = sender->generation;
-	item->index = index;
-	item->layer = index % WORLD_LAYERS;
-	item->block = blocks[base + index / WORLD_LAYERS];
-	item->sum = slice_sum(n, item->block, item->layer);
-	w->sends++;
-}
-
-static void slice_outcome(struct world *w, const struct world_item *slice, int status)
-{
-	struct world_item *item = item_at(w, ITEM_SENT, w->now_ns + (10 + world_random(w, 300)) * NS_PER_US);
-	item->to = slice->from;
-	item->to_incarnation = slice->from_incarnation;
-	item->handle = slice->handle;
-	item->index = slice->index;
-	item->status = status;
-}
-
-static void step_core(struct world *w, uint32_t node, const struct node_event *event, bool to_decode);
-
-static void scribble(struct world_node *n, kv_block_id block, uint32_t layer)
-{
-	memset(n->memory[block.v].kv[layer], 0xee, sizeof n->memory[block.v].kv[layer]);
-}
-
-static void slice_arrives(struct world *w, struct world_item *item)
-{
-	struct world_node *source = &w->nodes[item->from], *target = &w->nodes[item->to];
-
-	if (source->incarnation != item->from_incarnation)
-		return; /* it died with its sender */
-	/* X2: the sender's memory is its own again only after SENT. */
-	CHECK(slice_sum(source, item->block, item->layer) == item->sum);
-	if (target->incarnation != item->to_incarnation)
-		return slice_outcome(w, item, -ECONNRESET);
-	struct world_expect *expect = &target->expects[item->expect];
-	if (expect->generation != item->generation || !expect->open)
-		return slice_outcome(w, item, BATON_EREVOKED);
-	kv_block_id block = expect->blocks[item->index / WORLD_LAYERS];
-	if (expect->revoking) {
-		/* Invariant 4: a late write never lands in memory that someone else may have. */
-		CHECK(kv_pool_block(&target->kv.pool, block)->state == KV_QUARANTINED);
-		scribble(target, block, item->layer);
-		w->late_writes++;
-		return slice_outcome(w, item, BATON_EREVOKED);
-	}
-	if (world_chance(w, w->faults.corrupt_permille)) {
-		scribble(target, block, item->layer);
-		return slice_outcome(w, item, BATON_ECHECKSUM);
-	}
-	if (world_chance(w, w->faults.drop_permille))
-		return slice_outcome(w, item, -ECONNRESET);
-	CHECK(!expect->landed[item->index]);
-	expect->landed[item->index] = true;
-	expect->landed_count++;
-	memcpy(target->memory[block.v].kv[item->layer], source->memory[item->block.v].kv[item->layer],
-	       sizeof target->memory[block.v].kv[item->layer]);
-	slice_outcome(w, item, 0);
-	struct node_event event = { .kind = NODE_SLICE_LANDED, .now_ns = w->now_ns };
-	event.landed.handle = expect->handle;
-	event.landed.bytes = 4096;
-	step_core(w, item->to, &event, true);
-	/* The step may have crashed nothing, but it may have revoked. */
-	if (expect->generation == item->generation && expect->open &&
-	    expect->landed_count == expect->range_count) {
-		expect->open = false;
-		event.kind = NODE_LANDED_ALL;
-		step_core(w, item->to, &event, true);
-	}
-}
-
-static void grant(struct world *w, uint32_t node, const struct node_action *action)
-{
-	struct world_node *n = &w->nodes[node];
-	uint32_t source = node_of(w, action->grant.source);
-	uint32_t wanted = action->grant.block_count - action->grant.cached_blocks;
-	uint32_t ticket[2] = { 0, 0 };
-	struct buf body;
-
-	if (wanted > 0) {
-		uint32_t i = 0;
-		while (i < WORLD_EXPECTS && n->expects[i].open)
-			i++;
-		if (i == WORLD_EXPECTS || world_chance(w, w->faults.expect_fail_permille)) {
-			struct world_item *item = item_at(w, ITEM_EXPECT_FAILED, w->now_ns);
-			item->to = node;
-			item->to_incarnation = n->incarnation;
-			item->handle = action->handle;
-			return;
-		}
-		struct world_expect *expect = &n->expects[i];
-		*expect = (struct world_expect){
-			.generation = expect->generation + 1,
-			.open = true,
-			.handle = action->handle,
-			.range_count = wanted * WORLD_LAYERS,
-		};
-		memcpy(expect->blocks, action->grant.blocks + action->grant.cached_blocks,
-		       wanted * sizeof *expect->blocks);
-		ticket[0] = i;
-		ticket[1] = expect->generation;
-	}
-	if (source == WORLD_NODES)
-		return; /* p is gone; d will hear of it */
-	buf_init(&body, 0);
-	node_codec_reserve_answer(&body, &action->ref, true, action->grant.cached_blocks, NULL,
-				  (const uint8_t *)ticket, wanted ? sizeof ticket : 0);
-	send_frame(w, node, source, action->grant.source, FRAME_RESERVE_ANSWER, &body);
-}
-
-static void revoke_expect(struct world *w, uint32_t node, node_handle handle)
-{
-	struct world_node *n = &w->nodes[node];
-	for (uint32_t i = 0; i < WORLD_EXPECTS; i++) {
-		struct world_expect *expect = &n->expects[i];
-		if (!expect->open || expect->handle.v != handle.v)
-			continue;
-		expect->revoking = true;
-		struct world_item *item =
-			item_at(w, ITEM_REVOKED, w->now_ns + (10 + world_random(w, 4000)) * NS_PER_US);
-		item->to = node;
-		item->to_incarnation = n->incarnation;
-		item->expect = i;
-		item->generation = expect->generation;
-		if (w->reuse_quarantined) {
-			/* Say so at once, though writes may still come. */
-			struct node_event event = { .kind = NODE_REVOKED, .now_ns = w->now_ns };
-			event.landed.handle = handle;
-			step_core(w, node, &event, true);
-		}
-	}
-}
-
-static void keep_ticket(struct world_sender *sender, const struct node_event *event)
-{
-	uint32_t ticket[2];
-
-	if (event->answer.ticket_bytes != sizeof ticket)
-		return;
-	memcpy(ticket, event->answer.ticket, sizeof ticket);
-	sender->expect = ticket[0];
-	sender->generation = ticket[1];
 }
 
 /* ---- actions ---- */
@@ -362,35 +86,18 @@ static void to_conductor(struct world *w, uint32_t node, const struct node_actio
 	buf_init(&body, 0);
 	if (action->kind == NODE_DO_TOKENS) {
 		node_codec_tokens(&body, action, results, 2);
-		Baton__Tokens *read =
-			baton__tokens__unpack(NULL, body.bytes, (const uint8_t *)body.data);
+		Baton__Tokens *read = baton__tokens__unpack(NULL, body.bytes,
+							    (const uint8_t *)body.data);
 		CHECK(read && read->n_runs == action->tokens.count);
 		baton__tokens__free_unpacked(read, NULL);
 	} else {
 		node_codec_returned(&body, action);
-		Baton__Returned *read =
-			baton__returned__unpack(NULL, body.bytes, (const uint8_t *)body.data);
+		Baton__Returned *read = baton__returned__unpack(NULL, body.bytes,
+								(const uint8_t *)body.data);
 		CHECK(read && read->reason == action->returned.reason);
 		baton__returned__free_unpacked(read, NULL);
 	}
 	buf_fini(&body);
-}
-
-static void remember_sender(struct world *w, uint32_t node, const struct node_action *action)
-{
-	struct world_node *n = &w->nodes[node];
-	for (uint32_t i = 0; i < WORLD_SENDERS; i++) {
-		if (n->senders[i].handle.v)
-			continue;
-		n->senders[i] = (struct world_sender){
-			.handle = action->handle,
-			.ref = action->ref,
-			.target_node = node_of(w, action->reserve.peer->incarnation),
-			.target_incarnation = action->reserve.peer->incarnation,
-		};
-		return;
-	}
-	CHECK(!"room for a ticket");
 }
 
 static void do_reserve(struct world *w, uint32_t node, const struct node_action *action)
@@ -405,24 +112,25 @@ static void do_reserve(struct world *w, uint32_t node, const struct node_action 
 		event.reserve.source_node = "";
 		event.reserve.predicted_tokens = action->reserve.predicted_tokens;
 		event.reserve.local = true;
-		return step_core(w, node, &event, true);
+		return world__step_core(w, node, &event, true);
 	}
-	remember_sender(w, node, action);
-	uint32_t target = node_of(w, action->reserve.peer->incarnation);
+	world__remember_sender(w, node, action);
+	uint32_t target = world__node_of(w, action->reserve.peer->incarnation);
 	if (target == WORLD_NODES)
 		return; /* the connection fails; PEER_LOST says so */
 	buf_init(&body, 0);
 	node_codec_reserve(&body, action, n->incarnation, "p");
-	send_frame(w, node, target, action->reserve.peer->incarnation, FRAME_RESERVE, &body);
+	world__send_frame(w, node, target, action->reserve.peer->incarnation, FRAME_RESERVE, &body);
 }
 
-static void answer_local(struct world *w, uint32_t node, const struct node_action *action, bool accepted)
+static void answer_local(struct world *w, uint32_t node, const struct node_action *action,
+			 bool accepted)
 {
 	struct node_event event = { .kind = NODE_RESERVE_ANSWER, .now_ns = w->now_ns };
 	event.answer.ref = action->ref;
 	event.answer.accepted = accepted;
 	event.answer.reason = "";
-	step_core(w, node, &event, false);
+	world__step_core(w, node, &event, false);
 }
 
 static void to_peer(struct world *w, uint32_t node, uint64_t incarnation, uint16_t type,
@@ -435,10 +143,11 @@ static void to_peer(struct world *w, uint32_t node, uint64_t incarnation, uint16
 	else if (type == FRAME_RELEASE)
 		node_codec_release(&body, &action->ref);
 	else
-		node_codec_reserve_answer(&body, &action->ref, false, 0, action->refuse.reason, NULL, 0);
-	uint32_t target = node_of(w, incarnation);
+		node_codec_reserve_answer(&body, &action->ref, false, 0, action->refuse.reason,
+					  NULL, 0);
+	uint32_t target = world__node_of(w, incarnation);
 	if (target < WORLD_NODES)
-		send_frame(w, node, target, incarnation, type, &body);
+		world__send_frame(w, node, target, incarnation, type, &body);
 	buf_fini(&body);
 }
 
@@ -446,7 +155,7 @@ static void release_local(struct world *w, uint32_t node, const struct node_ref 
 {
 	struct node_event event = { .kind = NODE_RELEASE, .now_ns = w->now_ns };
 	event.release.ref = *ref;
-	step_core(w, node, &event, true);
+	world__step_core(w, node, &event, true);
 }
 
 static void do_action(struct world *w, uint32_t node, const struct node_action *action)
@@ -460,37 +169,40 @@ static void do_action(struct world *w, uint32_t node, const struct node_action *
 	case NODE_DO_SEND:
 		for (uint32_t b = action->send.first; b < action->send.end; b++) {
 			for (uint32_t l = 0; l < WORLD_LAYERS; l++)
-				send_slice(w, node, action->handle, action->send.blocks, action->send.base,
-					   (b - action->send.base) * WORLD_LAYERS + l);
+				world__send_slice(w, node, action->handle, action->send.blocks,
+						  action->send.base,
+						  (b - action->send.base) * WORLD_LAYERS + l);
 		}
 		return;
 	case NODE_DO_RESEND:
 		w->resends++;
-		return send_slice(w, node, action->handle, action->resend.blocks, action->resend.base,
-				  action->resend.index);
+		return world__send_slice(w, node, action->handle, action->resend.blocks,
+					 action->resend.base, action->resend.index);
 	case NODE_DO_CANCEL_SEND:
 		return; /* those under way end as they do */
 	case NODE_DO_FIRST_TOKENS:
-		return to_peer(w, node, action->first.peer->incarnation, FRAME_FIRST_TOKENS, action);
+		return to_peer(w, node, action->first.peer->incarnation, FRAME_FIRST_TOKENS,
+			       action);
 	case NODE_DO_HAND_OVER:
 		event.kind = NODE_ADOPT;
 		event.adopt.ref = action->ref;
 		event.adopt.sequence = action->adopt.sequence;
 		event.adopt.tokens = action->adopt.tokens;
 		event.adopt.token_count = action->adopt.token_count;
-		return step_core(w, node, &event, true);
+		return world__step_core(w, node, &event, true);
 	case NODE_DO_RELEASE_PEER:
 		if (action->release.local)
 			return release_local(w, node, &action->ref);
 		return to_peer(w, node, action->release.peer->incarnation, FRAME_RELEASE, action);
 	case NODE_DO_GRANT:
-		return action->grant.local ? answer_local(w, node, action, true) : grant(w, node, action);
+		return action->grant.local ? answer_local(w, node, action, true)
+					   : world__grant(w, node, action);
 	case NODE_DO_REFUSE:
 		if (action->refuse.local)
 			return answer_local(w, node, action, false);
 		return to_peer(w, node, action->refuse.source, FRAME_RESERVE_ANSWER, action);
 	case NODE_DO_REVOKE:
-		return revoke_expect(w, node, action->handle);
+		return world__revoke_expect(w, node, action->handle);
 	case NODE_DO_TOKENS:
 	case NODE_DO_RETURNED:
 		n->preemptions += action->kind == NODE_DO_RETURNED &&
@@ -516,7 +228,8 @@ static struct node_actions *actions_push(struct world *w)
 	return &w->actions[w->depth++];
 }
 
-static void step_core(struct world *w, uint32_t node, const struct node_event *event, bool to_decode)
+void world__step_core(struct world *w, uint32_t node, const struct node_event *event,
+		      bool to_decode)
 {
 	struct world_node *n = &w->nodes[node];
 	struct node_actions *actions = actions_push(w);
@@ -534,9 +247,9 @@ static void step_core(struct world *w, uint32_t node, const struct node_event *e
 static void step_both(struct world *w, uint32_t node, const struct node_event *event)
 {
 	if (w->nodes[node].decode)
-		step_core(w, node, event, true);
+		world__step_core(w, node, event, true);
 	if (w->nodes[node].prefill)
-		step_core(w, node, event, false);
+		world__step_core(w, node, event, false);
 }
 
 /* ---- batches ---- */
@@ -556,8 +269,8 @@ static void start_batch(struct world *w, uint32_t node)
 	CHECK(n->batch.token_count <= n->batch.token_max);
 	if (n->batch.row_count > 0) {
 		n->batch_out = true;
-		struct world_item *item =
-			item_at(w, ITEM_BATCH, w->now_ns + (500 + world_random(w, 3000)) * NS_PER_US);
+		struct world_item *item = world__item_at(
+			w, ITEM_BATCH, w->now_ns + (500 + world_random(w, 3000)) * NS_PER_US);
 		item->to = node;
 		item->to_incarnation = n->incarnation;
 	}
@@ -578,13 +291,13 @@ static void end_batch(struct world *w, uint32_t node)
 	n->copies += n->batch.copy_count;
 	n->batches++;
 	for (uint32_t i = 0; i < n->batch.row_count; i++)
-		engine_row(n, &n->batch.rows[i], sampled);
+		world__engine_row(n, &n->batch.rows[i], sampled);
 	for (uint32_t i = 0; i < n->batch.row_count; i++) {
 		const struct node_rows *row = &n->batch.rows[i];
 		for (uint32_t b = row->send_first; b < row->send_end; b++) {
 			for (uint32_t l = 0; l < WORLD_LAYERS; l++)
-				send_slice(w, node, row->handle, row->blocks, row->send_base,
-					   (b - row->send_base) * WORLD_LAYERS + l);
+				world__send_slice(w, node, row->handle, row->blocks, row->send_base,
+						  (b - row->send_base) * WORLD_LAYERS + l);
 		}
 	}
 	n->batch_out = false;
@@ -601,17 +314,20 @@ static void frame_arrives(struct world *w, struct world_item *item)
 	struct world_node *n = &w->nodes[item->to];
 	struct node_event event = { 0 };
 
-	CHECK(node_codec_read(n->codec, item->type, (const uint8_t *)item->body, item->bytes, &event) == 0);
+	CHECK(node_codec_read(w->codec, item->type, (const uint8_t *)item->body, item->bytes,
+			      &event) == 0);
 	event.now_ns = w->now_ns;
 	if (item->type == FRAME_RELEASE)
 		return step_both(w, item->to, &event);
 	if (item->type == FRAME_RESERVE_ANSWER && event.answer.accepted) {
 		for (uint32_t i = 0; i < WORLD_SENDERS; i++) {
-			if (n->senders[i].handle.v && node_ref_equal(&n->senders[i].ref, &event.answer.ref))
-				keep_ticket(&n->senders[i], &event);
+			if (n->senders[i].handle.v &&
+			    node_ref_equal(&n->senders[i].ref, &event.answer.ref))
+				world__keep_ticket(&n->senders[i], &event);
 		}
 	}
-	step_core(w, item->to, &event, item->type == FRAME_RESERVE || item->type == FRAME_FIRST_TOKENS);
+	world__step_core(w, item->to, &event,
+			 item->type == FRAME_RESERVE || item->type == FRAME_FIRST_TOKENS);
 }
 
 static void transfer_event(struct world *w, struct world_item *item, enum node_event_kind kind,
@@ -619,7 +335,7 @@ static void transfer_event(struct world *w, struct world_item *item, enum node_e
 {
 	struct node_event event = { .kind = kind, .now_ns = w->now_ns };
 	event.landed.handle = handle;
-	step_core(w, item->to, &event, true);
+	world__step_core(w, item->to, &event, true);
 }
 
 static void happen(struct world *w, struct world_item *item)
@@ -627,7 +343,7 @@ static void happen(struct world *w, struct world_item *item)
 	struct world_node *n = item->to < WORLD_NODES ? &w->nodes[item->to] : NULL;
 
 	if (item->kind == ITEM_SLICE)
-		return slice_arrives(w, item);
+		return world__slice_arrives(w, item);
 	if (item->kind == ITEM_REPORT)
 		return w->on_action(w->context, item->from, &item->action);
 	if (item->to_incarnation != n->incarnation)
@@ -644,7 +360,7 @@ static void happen(struct world *w, struct world_item *item)
 		event.slice.handle = item->handle;
 		event.slice.index = item->index;
 		event.slice.status = item->status;
-		step_core(w, item->to, &event, false);
+		world__step_core(w, item->to, &event, false);
 		break;
 	}
 	case ITEM_REVOKED: {
@@ -693,13 +409,15 @@ static void node_start(struct world *w, struct world_node *n)
 {
 	n->alive = true;
 	n->incarnation = ++w->incarnations + 1000;
-	CHECK(kv_node_init(&n->kv, WORLD_BLOCKS, WORLD_BLOCK_TOKENS) == 0);
+	/* Each life has its own size, down to an arena that one sequence can fill. */
+	uint32_t blocks = WORLD_BLOCKS_MIN + world_random(w, WORLD_BLOCKS - WORLD_BLOCKS_MIN + 1);
+	uint32_t budget = 1 + world_random(w, 32);
+	CHECK(kv_node_init(&n->kv, blocks, WORLD_BLOCK_TOKENS) == 0);
 	n->memory = calloc(WORLD_BLOCKS, sizeof *n->memory);
 	n->kv.pool.poison = poison;
 	n->kv.pool.poison_context = n;
-	CHECK(node_batch_init(&n->batch, WORLD_SEQUENCES, 24) == 0);
+	CHECK(node_batch_init(&n->batch, WORLD_SEQUENCES, budget) == 0);
 	n->batch_out = false;
-	n->codec = node_codec_new(&(struct node_codec_limits){ WORLD_VOCAB, WORLD_MODEL_LEN });
 	memset(n->senders, 0, sizeof n->senders);
 	memset(n->expects, 0, sizeof n->expects);
 	if (n->role & NODE_ROLE_PREFILL) {
@@ -709,8 +427,8 @@ static void node_start(struct world *w, struct world_node *n)
 			.layer_count = WORLD_LAYERS,
 			.max_model_len = WORLD_MODEL_LEN,
 			.requests_max = 16,
-			.chunk_tokens = 7,
-			.ahead_tokens = 24,
+			.chunk_tokens = 1 + world_random(w, 20),
+			.ahead_tokens = budget,
 			.predicted_tokens = 6,
 			.eos_ids = { WORLD_EOS },
 			.eos_count = 1,
@@ -742,15 +460,18 @@ static void node_stop(struct world_node *n)
 	n->decode = NULL;
 	kv_node_fini(&n->kv);
 	node_batch_fini(&n->batch);
-	node_codec_free(n->codec);
 	free(n->memory);
 }
 
 void world_init(struct world *w, uint64_t seed, const enum node_role roles[WORLD_NODES])
 {
 	*w = (struct world){ .random = seed, .now_ns = NS_PER_S };
+	w->codec = node_codec_new(
+		&(struct node_codec_limits){ WORLD_VOCAB, WORLD_MODEL_LEN });
+	CHECK(w->codec);
 	for (uint32_t i = 0; i < WORLD_DEPTH; i++)
-		CHECK(node_actions_init(&w->actions[i], 64, WORLD_SEQUENCES + NODE_CHOICES_MAX) == 0);
+		CHECK(node_actions_init(&w->actions[i], 64, WORLD_SEQUENCES + NODE_CHOICES_MAX) ==
+		      0);
 	for (uint32_t i = 0; i < WORLD_NODES; i++) {
 		w->nodes[i].role = roles[i];
 		node_start(w, &w->nodes[i]);
@@ -761,6 +482,7 @@ void world_fini(struct world *w)
 {
 	for (uint32_t i = 0; i < WORLD_NODES; i++)
 		node_stop(&w->nodes[i]);
+	node_codec_free(w->codec);
 	for (uint32_t i = 0; i < WORLD_DEPTH; i++)
 		node_actions_fini(&w->actions[i]);
 	while (w->items) {
@@ -830,7 +552,7 @@ static void pack_prefill(const struct node_event *event, struct buf *out)
 	to.has_priority = true;
 	to.priority = request->priority;
 	if (event->prefill.has_decode) {
-		to.decode_node = (char *)(uintptr_t)"d";
+		to.decode_node = (char *)(uintptr_t) "d";
 		to.has_decode_incarnation = true;
 		to.decode_incarnation = event->prefill.decode.incarnation;
 	}
@@ -843,7 +565,8 @@ void world_send_prefill(struct world *w, uint32_t node, const struct node_event 
 	struct buf body;
 	buf_init(&body, 0);
 	pack_prefill(event, &body);
-	send_frame(w, WORLD_CONDUCTOR, node, w->nodes[node].incarnation, FRAME_PREFILL, &body);
+	world__send_frame(w, WORLD_CONDUCTOR, node, w->nodes[node].incarnation, FRAME_PREFILL,
+			  &body);
 }
 
 void world_send_release(struct world *w, uint32_t node, const struct node_ref *ref, bool one_choice,
@@ -862,7 +585,8 @@ void world_send_release(struct world *w, uint32_t node, const struct node_ref *r
 	buf_init(&body, 0);
 	size_t bytes = protobuf_c_message_get_packed_size(&to.base);
 	body.bytes += protobuf_c_message_pack(&to.base, buf_reserve(&body, bytes));
-	send_frame(w, WORLD_CONDUCTOR, node, w->nodes[node].incarnation, FRAME_RELEASE, &body);
+	world__send_frame(w, WORLD_CONDUCTOR, node, w->nodes[node].incarnation, FRAME_RELEASE,
+			  &body);
 }
 
 /* ---- invariants ---- */
@@ -882,7 +606,7 @@ void world_check(const struct world *w)
 			decode_check(n->decode);
 			decode_count_refs(n->decode, refs);
 		}
-		for (uint32_t b = 0; b < WORLD_BLOCKS; b++)
+		for (uint32_t b = 0; b < n->kv.pool.block_count; b++)
 			CHECK(refs[b] == n->kv.pool.blocks[b].refs);
 	}
 }
@@ -891,8 +615,8 @@ bool world_idle(const struct world *w)
 {
 	for (uint32_t i = 0; i < WORLD_NODES; i++) {
 		const struct world_node *n = &w->nodes[i];
-		if ((n->prefill && !prefill_idle(n->prefill)) || (n->decode && !decode_idle(n->decode)) ||
-		    !kv_node_idle(&n->kv))
+		if ((n->prefill && !prefill_idle(n->prefill)) ||
+		    (n->decode && !decode_idle(n->decode)) || !kv_node_idle(&n->kv))
 			return false;
 	}
 	return true;

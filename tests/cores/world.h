@@ -15,7 +15,8 @@
 #include "prefill-node/core/prefill.h"
 
 #define WORLD_NODES 5
-#define WORLD_BLOCKS 40
+#define WORLD_BLOCKS 48
+#define WORLD_BLOCKS_MIN 16 /* a whole context */
 #define WORLD_BLOCK_TOKENS 4
 #define WORLD_LAYERS 2
 #define WORLD_MODEL_LEN 64
@@ -56,7 +57,6 @@ struct world_node {
 	struct world_block *memory;
 	struct prefill *prefill;
 	struct decode *decode;
-	struct node_codec *codec;
 	struct node_batch batch;
 	bool batch_out;
 	struct world_expect expects[WORLD_EXPECTS];
@@ -75,11 +75,12 @@ struct world_item;
 struct world {
 	struct world_node nodes[WORLD_NODES];
 	uint64_t now_ns, random, incarnations, sequence;
-	struct world_item *items; /* a list, soonest first */
+	struct world_item *items;      /* a list, soonest first */
 	uint64_t channel_ns[256][256]; /* when the last frame from..to arrives: order is kept */
 	struct world_faults faults;
 	bool reuse_quarantined; /* the mistake that the quarantine rule is against */
 	uint64_t late_writes, resends, sends;
+	struct node_codec *codec;
 	struct node_actions actions[WORLD_DEPTH];
 	uint32_t depth;
 	void *context;
@@ -96,7 +97,8 @@ bool world_chance(struct world *w, uint32_t permille);
 void world_send_prefill(struct world *w, uint32_t node, const struct node_event *event);
 void world_send_release(struct world *w, uint32_t node, const struct node_ref *ref, bool one_choice,
 			uint32_t choice);
-void world_tell(struct world *w, uint32_t node, enum node_event_kind kind, uint64_t value); /* now */
+void world_tell(struct world *w, uint32_t node, enum node_event_kind kind,
+		uint64_t value); /* now */
 /* The process dies; peers hear it; a new life starts at once. */
 void world_crash(struct world *w, uint32_t node);
 

@@ -65,14 +65,16 @@ static void check_reserve_again(const struct node_event *event, struct node_code
 	action.reserve.peer = &event->prefill.decode;
 	buf_init(&body, 0);
 	node_codec_reserve(&body, &action, 1, "p");
-	CHECK(node_codec_read(codec, FRAME_RESERVE, (const uint8_t *)body.data, (uint32_t)body.bytes,
-			      &again) == 0);
+	CHECK(node_codec_read(codec, FRAME_RESERVE, (const uint8_t *)body.data,
+			      (uint32_t)body.bytes, &again) == 0);
 	const struct node_request *read = &again.reserve.request;
 	CHECK(node_ref_equal(&read->ref, &request.ref));
-	CHECK(read->token_count == request.token_count && read->prompt_count == request.prompt_count);
+	CHECK(read->token_count == request.token_count &&
+	      read->prompt_count == request.prompt_count);
 	CHECK(!memcmp(read->tokens, tokens, read->token_count * sizeof *tokens));
 	CHECK(read->choice_count == request.choice_count);
-	CHECK(!memcmp(read->choices, request.choices, request.choice_count * sizeof *read->choices));
+	CHECK(!memcmp(read->choices, request.choices,
+		      request.choice_count * sizeof *read->choices));
 	CHECK(kv_key_equal(&read->root_key, &request.root_key));
 	CHECK(!strcmp(read->model, request.model));
 	CHECK(read->sampling.seed == request.sampling.seed);

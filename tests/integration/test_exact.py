@@ -90,6 +90,7 @@ def test_matrix(name, mode):
             assert transfers[mode] > 0 and sum(transfers[t] for t in ("shm", "tcp") if t != mode) == 0
 
 
+@pytest.mark.timeout(900)
 def test_demo_model_up_to_the_context_limit():
     """Six prompts on the demo model, coupled and disaggregated over both transports."""
     if not harness.DEMO.exists():

@@ -21,16 +21,16 @@ static const struct {
 	{ ENGINE_ISA_PLAIN, &cpu_kernels_plain },
 };
 
-/* clang's __builtin_cpu_supports() does not know f16c. */
-static bool cpu_has_f16c(void)
+/* clang 14 does not know the name "f16c". */
+static bool has_f16c(void)
 {
-	unsigned eax, ebx, ecx, edx;
+	unsigned int eax, ebx, ecx, edx;
 	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
 
 static bool cpu_has(enum engine_isa isa)
 {
-	bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
+	bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 	bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 		      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 	switch (isa) {
