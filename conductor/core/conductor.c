@@ -205,6 +205,9 @@ int conductor_step(struct conductor *core, const struct conductor_event *event,
 	}
 	int result = step_event(core, event);
 	conductor__place_urgent(core);
+	if (core->room_made)
+		conductor__place_oldest(core, core->room_made);
+	core->room_made = 0;
 	if (core->nodes_changed) {
 		core->nodes_changed = false;
 		conductor__place_waiting(core, true);

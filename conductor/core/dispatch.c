@@ -205,6 +205,8 @@ void conductor__choice_leave(struct conductor *core, struct request *request, ui
 		request->waiting_count++;
 	if (dispatch->decode.index != CONDUCTOR_NODE_NONE)
 		core->nodes[dispatch->decode.index].left_tokens += choice->load;
+	if (state == CHOICE_DONE)
+		core->room_made++;
 	choice_load_set(core, dispatch, choice, 0);
 	if (--dispatch->choice_count == 0)
 		conductor__dispatch_end(core, dispatch);
@@ -243,8 +245,7 @@ void conductor__abandon(struct conductor *core, struct dispatch *dispatch, uint3
 				faults, why);
 		return;
 	}
-	list_remove(&request->queue);
-	list_push_back(&core->urgent, &request->queue);
+	conductor__queue(core, request, cause == CAUSE_REFUSED || cause == CAUSE_NO_MEMORY);
 }
 
 /* When p falls out after d has begun, d has all it needs from p; only choices whose first token

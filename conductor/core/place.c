@@ -88,9 +88,8 @@ static enum placing place_group(struct conductor *core, struct request *request,
 /* By arrival: what has begun is older than what has not. */
 static void wait_in_order(struct conductor *core, struct request *request)
 {
-	struct list *at = core->waiting.prev;
-
 	list_remove(&request->queue);
+	struct list *at = core->waiting.prev;
 	while (at != &core->waiting && list_entry(at, struct request, queue)->facts.arrival_ns >
 					       request->facts.arrival_ns)
 		at = at->prev;
@@ -101,8 +100,6 @@ static void waits(struct conductor *core, struct request *request, enum placing 
 		  const char *reason)
 {
 	request->retry_ns = core->now_ns + core->config.retry_ns;
-	memset(request->refused_prefill, 0, sizeof request->refused_prefill);
-	memset(request->refused_decode, 0, sizeof request->refused_decode);
 	if (placing == BUSY)
 		request->no_node_since_ns = 0;
 	else if (!request->no_node_since_ns)
@@ -154,10 +151,28 @@ static void place(struct conductor *core, struct request *request)
 		waits(core, request, worst, reason);
 }
 
+void conductor__queue(struct conductor *core, struct request *request, bool full)
+{
+	if (full && request->retry_ns > core->now_ns) {
+		wait_in_order(core, request);
+		return;
+	}
+	list_remove(&request->queue);
+	list_push_back(&core->urgent, &request->queue);
+}
+
 void conductor__place_urgent(struct conductor *core)
 {
 	while (!list_empty(&core->urgent))
 		place(core, list_entry(core->urgent.next, struct request, queue));
+}
+
+/* A new round: whoever had no room is asked again. */
+static void place_again(struct conductor *core, struct request *request)
+{
+	memset(request->refused_prefill, 0, sizeof request->refused_prefill);
+	memset(request->refused_decode, 0, sizeof request->refused_decode);
+	place(core, request);
 }
 
 /* When the nodes are full, most of those who wait would be refused again. The oldest ask for all:
@@ -179,9 +194,23 @@ void conductor__place_waiting(struct conductor *core, bool all)
 	}
 	while (!list_empty(&round)) {
 		struct request *request = list_entry(round.next, struct request, queue);
-		if (all || (request->retry_ns <= core->now_ns && core->counters.dispatches < until))
-			place(core, request);
-		else
+		if (!all && (request->retry_ns > core->now_ns || core->counters.dispatches >= until)) {
 			wait_in_order(core, request);
+			continue;
+		}
+		place_again(core, request);
+	}
+}
+
+void conductor__place_oldest(struct conductor *core, uint32_t count)
+{
+	struct list *link = core->waiting.next;
+
+	/* Who must go on waiting returns to its place, before `link`. */
+	while (count-- && link != &core->waiting) {
+		struct request *request = list_entry(link, struct request, queue);
+		link = link->next;
+		if (!request->no_node_since_ns)
+			place_again(core, request);
 	}
 }

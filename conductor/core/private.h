@@ -117,6 +117,7 @@ struct conductor {
 	struct policy_node view[CONDUCTOR_NODES_MAX];
 	uint64_t turn; /* decisions made */
 	bool nodes_changed;
+	uint32_t room_made; /* choices that have ended in this step */
 
 	struct request *requests;
 	struct choice *choices; /* [requests_max][CONDUCTOR_CHOICES_MAX], touched only as used */
@@ -213,8 +214,13 @@ void conductor__choice_grow(struct conductor *core, struct request *request, str
 const char *conductor__node_name(const struct conductor *core, struct conductor_node_id id);
 
 /* place.c */
+/* Some choice of it wants a place. @full: a node had no room; when all had none a moment ago
+ * (other choices of the request asked), it waits for the next round with them. */
+void conductor__queue(struct conductor *core, struct request *request, bool full);
 void conductor__place_urgent(struct conductor *core);
 void conductor__place_waiting(struct conductor *core, bool all);
+/* Choices have ended: as many of those who wait may have room now, the oldest first. */
+void conductor__place_oldest(struct conductor *core, uint32_t count);
 
 /* trace.c */
 void conductor__trace(struct conductor *core, struct request *request, const char *format, ...)

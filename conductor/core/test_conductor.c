@@ -196,6 +196,43 @@ static void who_waits_keeps_its_place(void **state)
 	world_step(&world, (struct conductor_event){ .kind = EVENT_TICK });
 	expect(&world, "prefill r1.2 p0>d0 from 0 choices 1\nprefill r2.2 p0>d0 from 0 choices 1\n"
 		       "prefill r3.2 p0>d0 from 0 choices 1\n");
+	/* An end makes room: the oldest who waits need not wait for the next round. */
+	returned(&world, 0, 2, 2, CONDUCTOR_CHOICE_ALL, CAUSE_REFUSED);
+	returned(&world, 0, 3, 2, CONDUCTOR_CHOICE_ALL, CAUSE_REFUSED);
+	quiet(&world);
+	tokens(&world, 0, 1, 2, 0, 0, 1, CONDUCTOR_STOP);
+	expect(&world, "keep r1/0 0+1\ndeliver r1/0 0+1 stop\nrelease r1.2 p0 all\n"
+		       "release r1.2 d0 all\nend r1\nprefill r2.3 p0>d0 from 0 choices 1\n");
+	world_close(&world);
+}
+
+/* Choices that are placed apart do not drive each other round and round. */
+static void refused_choices_wait_together(void **state)
+{
+	struct conductor_counters counters;
+	struct world world;
+
+	(void)state;
+	world_2p2d(&world, "least-loaded");
+	submit(&world, 1, 100, 2, 8);
+	for (uint32_t choice = 0; choice < 2; choice++)
+		tokens(&world, 0, 1, 1, choice, 0, 1, CONDUCTOR_GOES_ON);
+	for (uint32_t choice = 0; choice < 2; choice++)
+		returned(&world, 2, 1, 1, choice, CAUSE_PREEMPTED);
+	/* Epochs 2 and 3 are out; whatever is out is refused, for half a second. */
+	for (uint32_t round = 0; round < 10; round++) {
+		for (uint32_t epoch = 2; epoch < 200; epoch++)
+			for (uint32_t p = 0; p < 2 && conductor_dispatch_state(world.core, 1, epoch); p++)
+				if (returned(&world, p, 1, epoch, CONDUCTOR_CHOICE_ALL,
+					     CAUSE_REFUSED) == 0)
+					break;
+		world.now_ns += 50 * NS_PER_MS;
+		world_step(&world, (struct conductor_event){ .kind = EVENT_TICK });
+	}
+	conductor_counters(world.core, &counters);
+	assert_true(counters.dispatches > 10);
+	assert_true(counters.dispatches <= 1 + 2 * 2 * 12);
+	cancel(&world, 1);
 	world_close(&world);
 }
 
@@ -583,6 +620,7 @@ int main(void)
 		cmocka_unit_test(refusal_goes_to_another),
 		cmocka_unit_test(long_traces_lose_the_middle),
 		cmocka_unit_test(who_waits_keeps_its_place),
+		cmocka_unit_test(refused_choices_wait_together),
 		cmocka_unit_test(no_node_ends_with_503),
 		cmocka_unit_test(node_comes_in_time),
 		cmocka_unit_test(faults_in_a_row_end),
