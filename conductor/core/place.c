@@ -2,6 +2,7 @@
 #include "conductor/core/private.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static bool bit_get(const uint64_t words[], uint32_t bit)
 {
@@ -111,7 +112,34 @@ static void waits(struct conductor *core, struct request *request, enum placing 
 	wait_in_order(core, request);
 }
 
-/* Choices that have no output yet share one prefill; each other one has its own. */
+/* Places choices without output in groups, each sharing one prefill. What every node has refused
+ * may be too much for any (more choices than it has seats): it is asked for in halves next time. */
+static enum placing place_fresh(struct conductor *core, struct request *request,
+				const uint64_t fresh[], struct policy_choice *ret_places)
+{
+	uint64_t group[CONDUCTOR_CHOICES_MAX / 64] = { 0 };
+	uint32_t count = 0, last = 0;
+	enum placing placing = PLACED;
+
+	for (uint32_t i = 0; i < request->facts.choice_count; i++)
+		if (bit_get(fresh, i))
+			last = i;
+	for (uint32_t i = 0; i <= last && placing == PLACED; i++) {
+		if (!bit_get(fresh, i))
+			continue;
+		group[i / 64] |= UINT64_C(1) << (i % 64);
+		if (++count < request->group_max && i < last)
+			continue;
+		placing = place_group(core, request, group, count, 0, ret_places);
+		if (placing == BUSY && core->dispatch_free != SLOT_NONE && count > 1)
+			request->group_max = count / 2;
+		memset(group, 0, sizeof group);
+		count = 0;
+	}
+	return placing;
+}
+
+/* Choices that have no output yet share a prefill; each other one has its own. */
 static void place(struct conductor *core, struct request *request)
 {
 	struct choice *all = request_choices(core, request);
@@ -139,7 +167,7 @@ static void place(struct conductor *core, struct request *request)
 		}
 	}
 	if (fresh_count) {
-		placing = place_group(core, request, fresh, fresh_count, 0, &places);
+		placing = place_fresh(core, request, fresh, &places);
 		if (placing > worst) {
 			worst = placing;
 			memcpy(reason, places.reason, sizeof reason);

@@ -73,6 +73,7 @@ struct request {
 	uint8_t state;
 	struct request_facts facts;
 	uint32_t waiting_count, placed_count; /* choices */
+	uint32_t group_max; /* choices that are placed together at most; halved when all refuse */
 	struct list dispatches;
 	struct list open;  /* of the core: all open ones, oldest first */
 	struct list queue; /* in core->urgent or core->waiting, or alone */

@@ -607,6 +607,27 @@ static void deadline_ends(void **state)
 	world_close(&world);
 }
 
+/* More choices than a decode node has seats would be refused for ever if they stayed together. */
+static void refused_group_is_halved(void **state)
+{
+	struct world world;
+
+	(void)state;
+	world_2p2d(&world, "least-loaded");
+	submit(&world, 1, 100, 3, 8);
+	expect(&world, "prefill r1.1 p0>d0 from 0 choices 7\n");
+	returned(&world, 0, 1, 1, CONDUCTOR_CHOICE_ALL, CAUSE_REFUSED);
+	expect(&world, "release r1.1 p0 all\nrelease r1.1 d0 all\n"
+		       "prefill r1.2 p1>d1 from 0 choices 7\n");
+	returned(&world, 1, 1, 2, CONDUCTOR_CHOICE_ALL, CAUSE_REFUSED);
+	expect(&world, "release r1.2 p1 all\nrelease r1.2 d1 all\n");
+	pass(&world, 60, 1);
+	expect(&world, "prefill r1.3 p0>d0 from 0 choices 1\n"
+		       "prefill r1.4 p1>d1 from 0 choices 2\n"
+		       "prefill r1.5 p0>d0 from 0 choices 4\n");
+	world_close(&world);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -621,6 +642,7 @@ int main(void)
 		cmocka_unit_test(long_traces_lose_the_middle),
 		cmocka_unit_test(who_waits_keeps_its_place),
 		cmocka_unit_test(refused_choices_wait_together),
+		cmocka_unit_test(refused_group_is_halved),
 		cmocka_unit_test(no_node_ends_with_503),
 		cmocka_unit_test(node_comes_in_time),
 		cmocka_unit_test(faults_in_a_row_end),
