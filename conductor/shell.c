@@ -245,6 +245,7 @@ static int on_hello(struct shell *shell, struct shell_conn *conn, const struct c
 		.block_tokens = hello->block_tokens ? hello->block_tokens : model->block_tokens,
 		.blocks_total = hello->blocks_total,
 		.max_num_seqs = hello->max_num_seqs,
+		.max_model_len = hello->max_model_len,
 		.connection = (uintptr_t)conn,
 	};
 	shell__step(shell, &(struct conductor_event){ .kind = EVENT_NODE_JOINED, .hello = &join });
