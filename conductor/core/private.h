@@ -92,7 +92,7 @@ struct node {
 	uint64_t incarnation;
 	bool fenced; /* this incarnation may not come back */
 	bool drain_wanted;
-	uint32_t role, model, block_tokens, blocks_total, max_num_seqs;
+	uint32_t role, model, block_tokens, blocks_total, max_num_seqs, max_model_len;
 	struct conductor_report report;
 	uint64_t report_ns, lease_ns; /* lease_ns: when it ends */
 	uint64_t dispatch_count;
