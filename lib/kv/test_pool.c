@@ -83,7 +83,7 @@ static void step(struct kv_pool *pool, struct twin *twin, uint64_t *random)
 				twin->committed[i] = true;
 				return;
 			}
-			/* fall through */
+			__attribute__((fallthrough));
 		case KV_CACHED:
 			kv_pool_ref(pool, block);
 			twin->states[i] = KV_USED;

@@ -307,7 +307,7 @@ static void happen(struct fixture *f, enum row row)
 		return lost(f, NODE_CONDUCTOR_LOST, CONDUCTOR);
 	case DRAIN_GRACE:
 		event.drain.grace_ns = NS_PER_S;
-		/* fall through */
+		__attribute__((fallthrough));
 	case DRAIN_NOW:
 		event.kind = NODE_DRAIN;
 		return step(f, &event);
@@ -316,7 +316,7 @@ static void happen(struct fixture *f, enum row row)
 		return step(f, &event);
 	case TICK_LATE:
 		f->now_ns += NS_PER_S;
-		/* fall through */
+		__attribute__((fallthrough));
 	case TICK:
 		event.kind = NODE_TICK;
 		return step(f, &event);

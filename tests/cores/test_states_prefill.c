@@ -232,7 +232,7 @@ static void happen(struct fixture *f, enum row row)
 		return batch_done(f);
 	case PROMPT_DONE_ENDED:
 		f->sampled[0] = f->sampled[1] = 3;
-		/* fall through */
+		__attribute__((fallthrough));
 	case PROMPT_DONE:
 		return batch_done(f);
 	case RELEASE:
@@ -250,7 +250,7 @@ static void happen(struct fixture *f, enum row row)
 		return lost(f, NODE_CONDUCTOR_LOST, CONDUCTOR);
 	case DRAIN_GRACE:
 		event.drain.grace_ns = NS_PER_S;
-		/* fall through */
+		__attribute__((fallthrough));
 	case DRAIN_NOW:
 		event.kind = NODE_DRAIN;
 		return step(f, &event);
@@ -259,7 +259,7 @@ static void happen(struct fixture *f, enum row row)
 		return step(f, &event);
 	case TICK_LATE:
 		f->now_ns += NS_PER_S;
-		/* fall through */
+		__attribute__((fallthrough));
 	case TICK:
 		event.kind = NODE_TICK;
 		return step(f, &event);
