@@ -270,6 +270,16 @@ static void on_child_ready(struct child *child)
 	uv_timer_start(&up->ready_timer, on_ready_timer, 0, READY_POLL_MS);
 }
 
+static void close_handles(struct up *up)
+{
+	up->phase = UP_CLOSED;
+	for (size_t i = 0; i < up->child_count; i++)
+		child_close(&up->children[i]);
+	for (size_t i = 0; i < ARRAY_COUNT(up->signals); i++)
+		uv_close((uv_handle_t *)&up->signals[i], NULL);
+	uv_close((uv_handle_t *)&up->ready_timer, NULL);
+}
+
 static void stopped_more(struct up *up)
 {
 	if (up->phase == UP_STOP_CONDUCTOR) {
@@ -282,14 +292,8 @@ static void stopped_more(struct up *up)
 	for (size_t i = 0; i < up->child_count; i++)
 		if (up->children[i].pid)
 			return;
-	if (up->phase != UP_STOP_NODES)
-		return;
-	up->phase = UP_CLOSED;
-	for (size_t i = 0; i < up->child_count; i++)
-		child_close(&up->children[i]);
-	for (size_t i = 0; i < ARRAY_COUNT(up->signals); i++)
-		uv_close((uv_handle_t *)&up->signals[i], NULL);
-	uv_close((uv_handle_t *)&up->ready_timer, NULL);
+	if (up->phase == UP_STOP_NODES)
+		close_handles(up);
 }
 
 static void on_child_exit(struct child *child, int status, bool unasked)
@@ -422,9 +426,22 @@ static int add_nodes(struct up *up, const char *role, const char *daemon, uint64
 	return 0;
 }
 
-static int prepare(struct up *up)
+static void open_handles(struct up *up)
 {
 	static const int numbers[] = { SIGCHLD, SIGINT, SIGTERM };
+
+	CHECK(uv_loop_init(&up->loop) == 0);
+	for (size_t i = 0; i < ARRAY_COUNT(up->signals); i++) {
+		CHECK(uv_signal_init(&up->loop, &up->signals[i]) == 0);
+		up->signals[i].data = up;
+		CHECK(uv_signal_start(&up->signals[i], on_signal, numbers[i]) == 0);
+	}
+	CHECK(uv_timer_init(&up->loop, &up->ready_timer) == 0);
+	up->ready_timer.data = up;
+}
+
+static int prepare(struct up *up)
+{
 	int error = make_state_dir(up);
 	if (!error)
 		error = make_key(up);
@@ -439,13 +456,6 @@ static int prepare(struct up *up)
 			return error;
 		}
 	}
-	for (size_t i = 0; i < ARRAY_COUNT(up->signals); i++) {
-		CHECK(uv_signal_init(&up->loop, &up->signals[i]) == 0);
-		up->signals[i].data = up;
-		CHECK(uv_signal_start(&up->signals[i], on_signal, numbers[i]) == 0);
-	}
-	CHECK(uv_timer_init(&up->loop, &up->ready_timer) == 0);
-	up->ready_timer.data = up;
 	error = add_child(up, "conductor", "conductor", NULL);
 	if (!error)
 		error = add_nodes(up, "prefill", "prefill-node", up->config.prefill);
@@ -486,18 +496,20 @@ int cli_up(int argc, char **argv)
 		return status < 0 ? 2 : 0;
 	}
 	signal(SIGPIPE, SIG_IGN);
-	CHECK(uv_loop_init(&up->loop) == 0);
-	int error = prepare(up);
-	if (!error)
-		error = child_start(&up->children[0]);
-	if (error) {
-		up->failed = true;
-		return 1; /* nothing runs yet; the process's end frees the rest */
+	open_handles(up);
+	bool prepared = prepare(up) == 0;
+	if (prepared) {
+		int error = child_start(&up->children[0]);
+		if (error)
+			fprintf(stderr, "baton up: the conductor cannot be started: %s\n", strerror(-error));
+		prepared = !error;
 	}
+	if (!prepared)
+		close_handles(up);
 	uv_run(&up->loop, UV_RUN_DEFAULT);
 	CHECK(uv_loop_close(&up->loop) == 0);
 	remove_state(up);
-	int result = up->failed;
+	int result = up->failed || !prepared;
 	if (!result)
 		fprintf(stderr, "baton up: stopped; nothing leaked\n");
 	up_config_free(&up->config);
