@@ -17,7 +17,7 @@
 #define RESTART_WAIT_MIN_MS UINT64_C(200)
 #define RESTART_WAIT_MAX_MS UINT64_C(5000)
 /* After this long a life counts as a good one, and the next death waits the minimum again. */
-#define GOOD_LIFE_NS (10 * NS_PER_S)
+#define GOOD_LIFE_NS NS_PER_S
 
 struct child_output {
 	uv_pipe_t pipe;
