@@ -4,10 +4,11 @@
     python3 -m venv venv && venv/bin/pip install llama-cpp-python     (built for this machine:
                                                    CMAKE_ARGS=-DGGML_NATIVE=ON)
     venv/bin/python bench/engine_vs_llamacpp.py [--program build/bench/bench_engine]
-        [--model FILE] [--threads 2] [--rounds 5] [--only TEXT] [--json FILE]
+        [--model FILE] [--threads 2] [--rounds 5] [--only TEXT] [--json FILE] [--cpu-time]
 
 Each round runs ours, then llama.cpp with flash attention on and off (each is its best somewhere);
-a cell's peer is the better of the two medians. Rates are tokens per second, medians over rounds.
+a cell's peer is the better of the two medians. Rates are tokens per second, medians over rounds;
+with --cpu-time (one thread only) per second of the thread's CPU time, for a busy machine.
 """
 import argparse
 import json
@@ -32,8 +33,9 @@ CHUNK = 512
 class Peer:
     """One llama.cpp context per number of sequences, with a fixed flash-attention setting."""
 
-    def __init__(self, model, threads, flash):
-        self.model, self.threads, self.flash = model, threads, flash
+    def __init__(self, model, options, flash):
+        self.model, self.threads, self.flash = model, options.threads, flash
+        self.now = time.thread_time if options.cpu_time else time.perf_counter
         self.vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(model))
         self.batch = L.llama_batch_init(CHUNK, 0, 1)
         self.contexts = {}
@@ -73,9 +75,9 @@ class Peer:
         if prompt:
             L.llama_memory_clear(memory, False)
             filled.clear()
-            start = time.perf_counter()
+            start = self.now()
             self.feed(ctx, 0, prompt)
-            return prompt / (time.perf_counter() - start)
+            return prompt / (self.now() - start)
         for seq in range(seqs):  # keep the context of earlier rounds, drop what came after it
             if filled.get(seq) != depth:
                 L.llama_memory_seq_rm(memory, seq, -1, -1)
@@ -86,17 +88,19 @@ class Peer:
         tokens = list(range(100, 100 + seqs))
         for step in range(2 + STEPS):
             if step == 2:
-                start = time.perf_counter()
+                start = self.now()
             self.decode(ctx, [(tokens[s], depth + step, s, True) for s in range(seqs)])
             for s in range(seqs):  # read the logits, as a sampler would; choosing costs us, not it
                 tokens[s] = int(L.llama_get_logits_ith(ctx, s)[0] > 0) + 100 + s
-        return STEPS * seqs / (time.perf_counter() - start)
+        return STEPS * seqs / (self.now() - start)
 
 
 def ours(options):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         command = [options.program, "--model", options.model, "--threads", str(options.threads),
                    "--runs", "1", "--json", out.name]
+        if options.cpu_time:
+            command += ["--cpu-time"]
         if options.only:
             command += ["--only", options.only]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -112,11 +116,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only")
     parser.add_argument("--json")
+    parser.add_argument("--cpu-time", action="store_true")
     options = parser.parse_args()
-    L.llama_log_set(L.llama_log_callback(lambda *_: None), None)
+    if options.cpu_time and options.threads != 1:
+        parser.error("--cpu-time counts one thread: add --threads 1")
+    silent = L.llama_log_callback(lambda *_: None)  # kept: the library calls it to the end
+    L.llama_log_set(silent, None)
     L.llama_backend_init()
     model = L.llama_model_load_from_file(options.model.encode(), L.llama_model_default_params())
-    peers = {"fa on": Peer(model, options.threads, True), "fa off": Peer(model, options.threads, False)}
+    peers = {"fa on": Peer(model, options, True), "fa off": Peer(model, options, False)}
     rates = {name: {"ours": [], "fa on": [], "fa off": []} for name in CELLS
              if not options.only or options.only in name}
     for number in range(options.rounds):

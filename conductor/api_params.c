@@ -74,6 +74,7 @@ enum field_type {
 	FIELD_REAL,   /* double at offset, min..max */
 	FIELD_CUSTOM, /* parse() */
 	FIELD_ANY_BOOL, /* checked, without effect */
+	FIELD_ANY_TEXT,
 	/* not built: only the neutral value passes */
 	FIELD_NO_BOOL,   /* neutral: min != 0 */
 	FIELD_NO_REAL,   /* min..max, neutral */
@@ -248,7 +249,7 @@ static int parse_stream_options(struct parse *p, const json_t *value)
 					api_type_name(option));
 		*targets[i] = json_is_true(option);
 	}
-	p->params->has_stream_options = true;
+	p->params->has_stream_options = json_object_size(value) > 0;
 	return 0;
 }
 
@@ -374,6 +375,7 @@ static const struct field fields[] = {
 	{ "chat_template_kwargs", API_CHAT, FIELD_CUSTOM, .parse = parse_template_variables },
 	{ "add_special_tokens", API_COMPLETION, FIELD_CUSTOM, .parse = parse_add_special },
 	{ "parallel_tool_calls", API_CHAT, FIELD_ANY_BOOL },
+	{ "user", API_BOTH, FIELD_ANY_TEXT },
 	/* Fields that change the text and are not built. */
 	{ "presence_penalty", API_BOTH, FIELD_NO_REAL, -2, 2, .neutral = 0 },
 	{ "frequency_penalty", API_BOTH, FIELD_NO_REAL, -2, 2, .neutral = 0 },
@@ -488,6 +490,8 @@ static int parse_field(struct parse *p, const json_t *value)
 		return 0;
 	case FIELD_ANY_BOOL:
 		return json_is_boolean(value) ? 0 : wrong_type(p, "a boolean", value);
+	case FIELD_ANY_TEXT:
+		return json_is_string(value) ? 0 : wrong_type(p, "a string", value);
 	case FIELD_INT:
 		return parse_int(p, value, (int64_t *)target);
 	case FIELD_REAL:

@@ -28,9 +28,9 @@ int api_model_find(const struct fronts_config *config, const json_t *body,
 			json_string_value(name));
 }
 
-static int too_long(const struct front_model *model, struct api_error *error)
+static int too_long(const struct front_model *model, const char *param, struct api_error *error)
 {
-	return api_fail(error, 400, NULL,
+	return api_fail(error, 400, param,
 			"This model's maximum context length is %u tokens; the prompt is longer "
 			"than that. Please shorten it.",
 			model->max_model_len);
@@ -49,7 +49,7 @@ static int from_text(const struct front_model *model, const struct api_params *p
 	if (!params->has_add_special_tokens || params->add_special_tokens)
 		flags |= TOKENIZE_ADD_BOS;
 	if (surely_too_long(model, json_string_length(text)))
-		return too_long(model, error);
+		return too_long(model, "prompt", error);
 	if (tokenize(model_tokenizer(model->model), json_string_value(text),
 		     json_string_length(text), flags, &prompt->ids))
 		return api_fail(error, 503, NULL, "out of memory");
@@ -67,7 +67,7 @@ static int from_ids(const struct front_model *model, const json_t *list, struct 
 	if (!count)
 		return api_fail(error, 400, "prompt", "prompt has no tokens.");
 	if (count > model->max_model_len)
-		return too_long(model, error);
+		return too_long(model, "prompt", error);
 	prompt->ids.v = malloc(count * sizeof *prompt->ids.v);
 	if (!prompt->ids.v)
 		return api_fail(error, 503, NULL, "out of memory");
@@ -280,7 +280,7 @@ int api_chat_tokenize(const struct front_model *model, const json_t *body,
 		return -1;
 	if (surely_too_long(model, content_bytes(variables))) {
 		json_decref(variables);
-		return too_long(model, error);
+		return too_long(model, "messages", error);
 	}
 	int result = chat_template_tokenize(model->chat_template, model_tokenizer(model->model),
 					    variables, ids, why, sizeof why);

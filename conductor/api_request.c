@@ -112,6 +112,7 @@ static void count_end(struct api_request *request, enum end_cause cause)
 	if (cause != END_FINISHED)
 		return;
 	metric_observe(m->request_generation, (double)tokens);
+	metric_observe(m->decode_time, (double)(request->last_ns - request->first_ns) / 1e9);
 	metric_observe(m->e2e, (double)(now_ns - request->arrival_ns) / 1e9);
 	if (tokens > request->choice_count)
 		metric_observe(m->tpot, (double)(request->last_ns - request->first_ns) / 1e9 /

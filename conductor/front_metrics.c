@@ -43,6 +43,8 @@ int front_metrics_init(struct fronts *fronts)
 		"Mean time of a token after the first, by request.", metrics_bounds_itl, 19);
 	struct metric_family *e2e = seconds(m, "vllm:e2e_request_latency_seconds",
 					    "From arrival to the last token.");
+	struct metric_family *decode = seconds(m, "vllm:request_decode_time_seconds",
+					       "From the first to the last token.");
 	struct metric_family *prompt = metrics_counter(m, "vllm:prompt_tokens",
 						       "Prompt tokens of started requests.");
 	struct metric_family *generation = metrics_counter(m, "vllm:generation_tokens",
@@ -73,6 +75,7 @@ int front_metrics_init(struct fronts *fronts)
 			.itl = of_model(itl, model),
 			.tpot = of_model(tpot, model),
 			.e2e = of_model(e2e, model),
+			.decode_time = of_model(decode, model),
 			.prompt_tokens = of_model(prompt, model),
 			.cached_tokens = of_model(cached, model),
 			.generation_tokens = of_model(generation, model),

@@ -23,7 +23,7 @@
 
 struct front_metrics {
 	struct metric *ttft, *itl, *e2e, *tpot, *prompt_tokens, *generation_tokens;
-	struct metric *cached_tokens;
+	struct metric *cached_tokens, *decode_time;
 	struct metric *request_prompt, *request_generation, *request_max_tokens, *request_n;
 	struct metric *request_max_generation;
 	struct metric *success_stop, *success_length, *success_abort, *success_error;

@@ -91,7 +91,8 @@ static void on_phase_timer(uv_timer_t *timer)
 {
 	struct conductor_main *m = timer->data;
 	uint64_t waited_ns = clock_now_ns() - m->phase_ns;
-	uint32_t open = fronts_open(m->fronts) + atomic_load(&m->bridge.requests_open);
+	uint32_t answers = fronts_open(m->fronts), requests = atomic_load(&m->bridge.requests_open);
+	uint32_t open = MAX(answers, requests);
 	if (m->phase == DRAINING && (!open || waited_ns > m->config.shutdown_timeout_ns)) {
 		if (open)
 			log_warning("%u requests did not finish within the shutdown timeout", open);

@@ -2,8 +2,6 @@
  * The client API over real sockets, with a scripted core (test_fake_core.c) in place of nodes.
  * `test_api serve MODEL` leaves it running, for a look with curl or for black-box cases.
  */
-#include <arpa/inet.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -24,6 +21,7 @@
 #include "base/log.h"
 #include "conductor/api_params.h"
 #include "conductor/front.h"
+#include "conductor/test_client.h"
 #include "conductor/test_fake_core.h"
 #include "conductor/text.h"
 
@@ -115,175 +113,23 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* ---- a client ---- */
-
-struct answer {
-	int status;
-	char *text;	  /* the whole of it */
-	const char *body; /* de-chunked */
-	json_t *json;	  /* or NULL */
-};
-
-static int dial(uint16_t port)
-{
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port) };
-	struct timeval limit = { .tv_sec = 10 };
-	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-	assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
-	return fd;
-}
-
-static void send_request(int fd, const char *method, const char *path, const char *extra,
-			 const char *body)
-{
-	struct buf out;
-	buf_init(&out, 0);
-	buf_printf(&out, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s", method, path,
-		   extra ? extra : "");
-	if (body)
-		buf_printf(&out, "Content-Length: %zu\r\n\r\n%s", strlen(body), body);
-	else
-		buf_append_text(&out, "\r\n");
-	for (size_t at = 0; at < out.bytes;) {
-		ssize_t sent = send(fd, out.data + at, out.bytes - at, MSG_NOSIGNAL);
-		if (sent <= 0)
-			break;
-		at += (size_t)sent;
-	}
-	buf_fini(&out);
-}
-
-static void dechunk(char *body)
-{
-	char *out = body, *in = body;
-	for (;;) {
-		unsigned long bytes = strtoul(in, &in, 16);
-		if (strncmp(in, "\r\n", 2) != 0 || !bytes)
-			break;
-		memmove(out, in + 2, bytes);
-		out += bytes;
-		in += 2 + bytes + 2;
-	}
-	*out = 0;
-}
-
-static struct answer receive(int fd)
-{
-	struct answer answer = { 0 };
-	struct buf all;
-	buf_init(&all, 0);
-	for (;;) {
-		char piece[65536];
-		ssize_t bytes = recv(fd, piece, sizeof piece, 0);
-		if (bytes <= 0)
-			break;
-		buf_append(&all, piece, (size_t)bytes);
-	}
-	close(fd);
-	answer.text = buf_steal(&all);
-	/* A probe for a half-closed client may stand in front. */
-	char *head = answer.text;
-	while (!strncmp(head, "HTTP/1.1 100", 12))
-		head = strstr(head, "\r\n\r\n") + 4;
-	assert_int_equal(strncmp(head, "HTTP/1.1 ", 9), 0);
-	answer.status = atoi(head + 9);
-	char *body = strstr(head, "\r\n\r\n");
-	assert_non_null(body);
-	bool chunked = memmem(head, (size_t)(body - head), "chunked", 7);
-	body += 4;
-	if (chunked)
-		dechunk(body);
-	answer.body = body;
-	answer.json = json_loads(body, JSON_ALLOW_NUL, NULL);
-	return answer;
-}
-
-static void answer_free(struct answer *answer)
-{
-	json_decref(answer->json);
-	free(answer->text);
-}
-
 static struct answer ask(const char *method, const char *path, const char *extra, const char *body)
 {
-	int fd = dial(world.port);
-	send_request(fd, method, path, extra, body);
-	return receive(fd);
+	int fd = client_dial(world.port);
+	client_send(fd, method, path, extra, body);
+	return client_receive(fd);
 }
 
 static struct answer ask_admin(const char *method, const char *path)
 {
-	int fd = dial(world.admin_port);
-	send_request(fd, method, path, NULL, NULL);
-	return receive(fd);
+	int fd = client_dial(world.admin_port);
+	client_send(fd, method, path, NULL, NULL);
+	return client_receive(fd);
 }
 
 #define CHAT "/v1/chat/completions"
 #define COMPLETION "/v1/completions"
 #define HELLO "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]"
-
-static json_t *at(json_t *value, const char *path)
-{
-	char copy[256], *save = NULL;
-	snprintf(copy, sizeof copy, "%s", path);
-	for (char *part = strtok_r(copy, ".", &save); part && value;
-	     part = strtok_r(NULL, ".", &save))
-		value = json_is_array(value) ? json_array_get(value, (size_t)atoi(part)) :
-					       json_object_get(value, part);
-	return value;
-}
-
-static const char *text_at(json_t *value, const char *path)
-{
-	const char *text = json_string_value(at(value, path));
-	return text ? text : "(none)";
-}
-
-/* The events of a stream. @ret_done: it ended with [DONE]. */
-static json_t *events(const struct answer *answer, bool *ret_done)
-{
-	json_t *list = json_array();
-	const char *p = answer->body;
-	*ret_done = false;
-	while (*p) {
-		const char *end = strstr(p, "\n\n");
-		assert_non_null(end);
-		assert_int_equal(strncmp(p, "data: ", 6), 0);
-		assert_false(*ret_done); /* nothing after [DONE] */
-		if (!strncmp(p + 6, "[DONE]", 6)) {
-			*ret_done = true;
-		} else {
-			json_t *event = json_loadb(p + 6, (size_t)(end - p - 6), JSON_ALLOW_NUL, NULL);
-			assert_non_null(event);
-			json_array_append_new(list, event);
-		}
-		p = end + 2;
-	}
-	return list;
-}
-
-/* Text of choice @index over all events. */
-static char *streamed(json_t *list, bool chat, int index, const char **ret_finish)
-{
-	struct buf text;
-	size_t i, j;
-	json_t *event, *choice;
-	buf_init(&text, 0);
-	*ret_finish = NULL;
-	json_array_foreach(list, i, event)
-		json_array_foreach(at(event, "choices"), j, choice) {
-			if (json_integer_value(at(choice, "index")) != index)
-				continue;
-			json_t *piece = at(choice, chat ? "delta.content" : "text");
-			if (piece)
-				buf_append(&text, json_string_value(piece), json_string_length(piece));
-			assert_null(*ret_finish); /* the finish comes last */
-			*ret_finish = json_string_value(at(choice, "finish_reason"));
-		}
-	return buf_steal(&text);
-}
 
 /* ---- tests ---- */
 
@@ -428,6 +274,7 @@ static const struct refusal {
 	{ CHAT, C("\"cache_salt\":\"\""), 400, "cache_salt" },
 	{ CHAT, C("\"cache_salt\":\"a\\u0000b\""), 400, "cache_salt" },
 	{ CHAT, C("\"priority\":\"high\""), 400, "priority" },
+	{ CHAT, C("\"user\":5"), 400, "user" },
 	{ CHAT, C("\"chat_template_kwargs\":{\"messages\":[]}"), 400, "chat_template_kwargs" },
 	{ COMPLETION, "{\"prompt\":\"Hi\",\"max_tokens\":0}", 400, "max_tokens" },
 	{ COMPLETION, "{\"prompt\":\"Hi\",\"max_tokens\":true}", 400, "max_tokens" },
@@ -537,9 +384,9 @@ static void both_ways(bool chat, const char *fields)
 			json_t *usage;
 			if (stream) {
 				bool done;
-				list = events(&a, &done);
+				list = client_events(&a, &done);
 				assert_true(done);
-				text = streamed(list, chat, 0, &finish);
+				text = client_streamed(list, chat, 0, &finish);
 				json_t *last = json_array_get(list, json_array_size(list) - 1);
 				assert_int_equal(json_array_size(at(last, "choices")), 0);
 				usage = at(last, "usage");
@@ -623,7 +470,7 @@ static void test_logprobs(void **state)
 			 "{" HELLO ",\"max_tokens\":150,\"temperature\":0,\"logprobs\":true,\"top_logprobs\":3,\"stream\":%s}",
 			 stream ? "true" : "false");
 		struct answer a = ask("POST", CHAT, NULL, body);
-		json_t *list = stream ? events(&a, &done) : json_pack("[O]", a.json);
+		json_t *list = stream ? client_events(&a, &done) : json_pack("[O]", a.json);
 		struct buf spelled;
 		size_t i, j, b, count = 0;
 		json_t *event, *entry, *byte;
@@ -641,7 +488,7 @@ static void test_logprobs(void **state)
 				}
 			}
 		assert_int_equal(count, 150);
-		char *text = stream ? streamed(list, true, 0, &finish) :
+		char *text = stream ? client_streamed(list, true, 0, &finish) :
 				      strdup(text_at(a.json, "choices.0.message.content"));
 		/* The bytes spell the text; an unfinished character at the end excepted. */
 		size_t whole = spelled.bytes - text_utf8_unfinished(spelled.data, spelled.bytes);
@@ -681,26 +528,26 @@ static void test_cancel(void **state)
 	};
 	for (size_t i = 0; i < ARRAY_COUNT(bodies); i++) {
 		uint32_t before = fake_core_cancels(world.core);
-		int fd = dial(world.port);
-		send_request(fd, "POST", COMPLETION, NULL, bodies[i]);
+		int fd = client_dial(world.port);
+		client_send(fd, "POST", COMPLETION, NULL, bodies[i]);
 		usleep(60000);
 		close(fd);
 		wait_cancels(before + 1);
 	}
 	/* Three prompts of one request: all of them. */
 	uint32_t before = fake_core_cancels(world.core);
-	int fd = dial(world.port);
-	send_request(fd, "POST", COMPLETION, NULL,
+	int fd = client_dial(world.port);
+	client_send(fd, "POST", COMPLETION, NULL,
 		     "{\"prompt\":[\"a\",\"b\",\"c\"],\"max_tokens\":4,\"priority\":1}");
 	usleep(60000);
 	close(fd);
 	wait_cancels(before + 3);
 	/* Half-closed: answered all the same. */
-	fd = dial(world.port);
-	send_request(fd, "POST", COMPLETION, NULL,
+	fd = client_dial(world.port);
+	client_send(fd, "POST", COMPLETION, NULL,
 		     "{\"prompt\":\"Hi\",\"max_tokens\":300,\"priority\":4}");
 	shutdown(fd, SHUT_WR);
-	struct answer a = receive(fd);
+	struct answer a = client_receive(fd);
 	assert_int_equal(a.status, 200);
 	answer_free(&a);
 	assert_int_equal(fake_core_cancels(world.core), before + 3);
@@ -718,10 +565,10 @@ static void test_failures(void **state)
 	assert_int_equal(a.status, 503);
 	answer_free(&a);
 	/* After the stream has begun: an error event, then the end without [DONE]. */
-	int fd = dial(world.port);
-	send_request(fd, "POST", COMPLETION, NULL,
+	int fd = client_dial(world.port);
+	client_send(fd, "POST", COMPLETION, NULL,
 		     "{\"prompt\":[\"Hi\",\"Ho\"],\"priority\":3,\"stream\":true}");
-	a = receive(fd);
+	a = client_receive(fd);
 	assert_null(strstr(a.body, "[DONE]"));
 	assert_non_null(strstr(a.body, "\"error\":{\"message\":\"no node is left\""));
 	answer_free(&a);
@@ -730,17 +577,17 @@ static void test_failures(void **state)
 static void test_slow_reader(void **state)
 {
 	/* Much more than the sockets hold: kept as ids, rendered as the reader takes it. */
-	int fd = dial(world.port);
-	send_request(fd, "POST", COMPLETION, NULL,
+	int fd = client_dial(world.port);
+	client_send(fd, "POST", COMPLETION, NULL,
 		     "{\"prompt\":\"Hi\",\"max_tokens\":500,\"n\":40,\"stream\":true,\"logprobs\":5}");
 	usleep(500000);
-	struct answer a = receive(fd);
+	struct answer a = client_receive(fd);
 	bool done;
-	json_t *list = events(&a, &done);
+	json_t *list = client_events(&a, &done);
 	assert_true(done);
 	for (int c = 0; c < 40; c++) {
 		const char *finish;
-		char *text = streamed(list, false, c, &finish);
+		char *text = client_streamed(list, false, c, &finish);
 		assert_string_equal(finish, "length");
 		assert_true(strlen(text) >= 490);
 		free(text);
@@ -761,6 +608,7 @@ static void test_large_bodies(void **state)
 	struct answer a = ask("POST", COMPLETION, NULL, body.data);
 	assert_int_equal(a.status, 400);
 	assert_non_null(strstr(text_at(a.json, "error.message"), "512 tokens"));
+	assert_string_equal(text_at(a.json, "error.param"), "prompt");
 	answer_free(&a);
 	a = ask("POST", "/tokenize", NULL, body.data);
 	assert_int_equal(a.status, 200);
@@ -770,8 +618,8 @@ static void test_large_bodies(void **state)
 	/* Others are answered meanwhile, and who goes while it lasts is forgotten. */
 	int busy[4];
 	for (int i = 0; i < 4; i++) {
-		busy[i] = dial(world.port);
-		send_request(busy[i], "POST", i % 2 ? "/tokenize" : COMPLETION, NULL, body.data);
+		busy[i] = client_dial(world.port);
+		client_send(busy[i], "POST", i % 2 ? "/tokenize" : COMPLETION, NULL, body.data);
 	}
 	a = ask("GET", "/health", NULL, NULL);
 	assert_int_equal(a.status, 200);
@@ -917,8 +765,8 @@ static void test_gates(void **state)
 	answer_free(&a);
 	int held[2];
 	for (int i = 0; i < 2; i++) {
-		held[i] = dial(world.port);
-		send_request(held[i], "POST", COMPLETION, key, "{\"prompt\":\"Hi\",\"priority\":1}");
+		held[i] = client_dial(world.port);
+		client_send(held[i], "POST", COMPLETION, key, "{\"prompt\":\"Hi\",\"priority\":1}");
 	}
 	usleep(100000);
 	a = ask("POST", COMPLETION, key, "{\"prompt\":\"Hi\"}");
@@ -942,7 +790,7 @@ static void test_gates(void **state)
 	answer_free(&a);
 	/* What is open when the time is over gets an answer, and the core is told. */
 	fronts_abort(world.fronts);
-	a = receive(held[1]);
+	a = client_receive(held[1]);
 	assert_int_equal(a.status, 503);
 	answer_free(&a);
 }

@@ -33,6 +33,13 @@ static const size_t tile_weight_bytes[] = {
 	[TILE_N4] = 256, [TILE_N4F] = 256, [TILE_U5F] = 512, [TILE_S8] = 512, [TILE_U6] = 512,
 };
 
+/* Constants, so that the loops over a block unroll. */
+INLINE size_t kind_block_bytes(const int kind)
+{
+	return kind == TILE_N4 ? 320 : kind == TILE_N4F ? 384 : kind == TILE_U5F ? 640 :
+	       kind == TILE_S8 ? 544 : 608;
+}
+
 INLINE int kind_bits(const int kind)
 {
 	return kind == TILE_S8 ? 8 : kind == TILE_U6 ? 6 : kind == TILE_U5F ? 5 : 4;
@@ -71,9 +78,9 @@ INLINE void store_row(float *y, v16 value, bool add)
 	v_store(y, add ? v_add(v_load(y), value) : value);
 }
 
-INLINE void prefetch_block(const uint8_t *block, size_t bytes)
+INLINE void prefetch_block(const uint8_t *block, const size_t bytes)
 {
-	for (size_t at = 0; at < bytes; at += 64)
+	UNROLL for (size_t at = 0; at < bytes; at += 64)
 		__builtin_prefetch(block + PREFETCH_BYTES + at, 0, 2);
 }
 
@@ -88,9 +95,9 @@ INLINE void direct_tile(const int kind, const int rows, const struct matrix *w, 
 	v16 acc[DIRECT_ROWS];
 	UNROLL for (int t = 0; t < rows; t++)
 		acc[t] = v_zero();
-	for (uint32_t b = 0; b < w->block_count; b++, block += w->block_bytes) {
+	for (uint32_t b = 0; b < w->block_count; b++, block += kind_block_bytes(kind)) {
 		dot16 dot[DIRECT_ROWS];
-		prefetch_block(block, w->block_bytes);
+		prefetch_block(block, kind_block_bytes(kind));
 		UNROLL for (int t = 0; t < rows; t++)
 			dot[t] = dot_start(sum[t * x->b_stride + b], bits);
 		UNROLL for (int j = 0; j < 8; j++) {
@@ -200,8 +207,8 @@ static void direct_any(const struct matrix *w, const uint8_t *tile, const struct
 INLINE void unpack_tile(const int kind, const struct matrix *w, const uint8_t *block, uint8_t *to,
 			size_t to_stride)
 {
-	for (uint32_t b = 0; b < w->block_count; b++, block += w->block_bytes, to += to_stride) {
-		prefetch_block(block, w->block_bytes);
+	for (uint32_t b = 0; b < w->block_count; b++, block += kind_block_bytes(kind), to += to_stride) {
+		prefetch_block(block, kind_block_bytes(kind));
 		UNROLL for (int j = 0; j < 8; j++)
 			b_store(to + 64 * j, block_vector(kind, block, j));
 		v_store((float *)(to + 512), block_scale(kind, block));
