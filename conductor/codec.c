@@ -90,6 +90,19 @@ static bool name_ok(const char *name)
 	return true;
 }
 
+/* Goes on to p, which takes no other and would blame this conductor for it. */
+static bool host_ok(const char *host)
+{
+	size_t length = host ? strnlen(host, CODEC_HOST_BYTES_MAX + 1) : 0;
+
+	if (length > CODEC_HOST_BYTES_MAX)
+		return false;
+	for (size_t i = 0; i < length; i++)
+		if (host[i] <= ' ' || host[i] > '~')
+			return false;
+	return true;
+}
+
 static struct conductor_ref ref_of(const Baton__Ref *ref)
 {
 	return (struct conductor_ref){ ref->conductor, ref->request, ref->epoch };
@@ -99,7 +112,7 @@ static bool hello_ok(const Baton__Hello *hello)
 {
 	return name_ok(hello->node) && hello->incarnation && hello->role >= ROLE_PREFILL &&
 	       hello->role <= ROLE_BOTH && text_ok(hello->model) && text_ok(hello->numerics) &&
-	       text_ok(hello->peer_host) && text_ok(hello->admin) && text_ok(hello->build) &&
+	       host_ok(hello->peer_host) && text_ok(hello->admin) && text_ok(hello->build) &&
 	       (!hello->has_kv_format || hello->kv_format.len == 32) &&
 	       hello->transfer.len <= CODEC_TRANSFER_BYTES_MAX && hello->peer_port <= UINT16_MAX &&
 	       hello->block_tokens <= 1u << 16 && hello->blocks_total < 1u << 31;

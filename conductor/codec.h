@@ -18,6 +18,7 @@
 #define CODEC_TOP_MAX 20 /* alternatives per token */
 #define CODEC_TRANSFER_BYTES_MAX 256
 #define CODEC_TEXT_BYTES_MAX 255
+#define CODEC_HOST_BYTES_MAX 63 /* what nodes keep of each other's */
 #define CODEC_POSITION_MAX (1u << 24)
 
 struct codec;

@@ -27,7 +27,8 @@ struct shell_conn {
 	char model[CODEC_TEXT_BYTES_MAX + 1], numerics[CODEC_TEXT_BYTES_MAX + 1];
 	char name[CONDUCTOR_NAME_BYTES], peer_host[CODEC_TEXT_BYTES_MAX + 1];
 	char admin[CODEC_TEXT_BYTES_MAX + 1], build[CODEC_TEXT_BYTES_MAX + 1];
-	uint8_t transfer[CODEC_TRANSFER_BYTES_MAX];
+	uint8_t transfer[CODEC_TRANSFER_BYTES_MAX], kv_format[32];
+	uint32_t model_index;
 };
 
 /* Tokens that arrived together and are not with the front yet: the message that will carry them. */

@@ -55,6 +55,7 @@ static void do_admit(struct shell *shell, const struct conductor_action *action)
 
 	conn->node = action->node;
 	shell->members[action->node.index] = conn;
+	bridge_set_kv_format(shell->bridge, conn->model_index, conn->kv_format);
 	log_info("node %s (%s) joined from %s", conn->name, conductor_role_name(conn->hello.role),
 		 wire_peer_name(conn->wire));
 	if (codec_write_welcome(&shell->out, &welcome) == 0)
@@ -175,8 +176,8 @@ static const char *numerics_objection(const struct shell *shell, const struct sh
 }
 
 /* Nodes pair only when their blocks mean the same. The conductor has no weights to tell by: the
- * first node of a model sets the format, until the last one has gone. */
-static const char *format_objection(struct shell *shell, const struct shell_conn *conn,
+ * first node of a model that is admitted sets the format, until the last one has gone. */
+static const char *format_objection(const struct shell *shell, const struct shell_conn *conn,
 				    const uint8_t format[32], uint32_t model)
 {
 	uint8_t known[32];
@@ -190,7 +191,6 @@ static const char *format_objection(struct shell *shell, const struct shell_conn
 	if (others && memcmp(known, format, sizeof known))
 		return "its kv_format differs from that of the model's other nodes: another model file, or "
 		       "another block size";
-	bridge_set_kv_format(shell->bridge, model, format);
 	return NULL;
 }
 
@@ -205,6 +205,8 @@ static void hello_keep(struct shell_conn *conn, const struct codec_hello *hello)
 	snprintf(conn->build, sizeof conn->build, "%s", hello->build);
 	if (hello->transfer_bytes)
 		memcpy(conn->transfer, hello->transfer, hello->transfer_bytes);
+	if (hello->kv_format)
+		memcpy(conn->kv_format, hello->kv_format, sizeof conn->kv_format);
 	conn->hello.node = conn->name;
 	conn->hello.model = conn->model;
 	conn->hello.numerics = conn->numerics;
@@ -212,7 +214,7 @@ static void hello_keep(struct shell_conn *conn, const struct codec_hello *hello)
 	conn->hello.admin = conn->admin;
 	conn->hello.build = conn->build;
 	conn->hello.transfer = conn->transfer;
-	conn->hello.kv_format = NULL;
+	conn->hello.kv_format = conn->kv_format;
 }
 
 static int on_hello(struct shell *shell, struct shell_conn *conn, const struct codec_hello *hello)
@@ -231,6 +233,7 @@ static int on_hello(struct shell *shell, struct shell_conn *conn, const struct c
 		objection = "it does not name its kv_format";
 	else
 		objection = format_objection(shell, conn, hello->kv_format, index);
+	conn->model_index = index;
 	if (!objection)
 		objection = numerics_objection(shell, conn);
 	if (objection) {
@@ -245,6 +248,7 @@ static int on_hello(struct shell *shell, struct shell_conn *conn, const struct c
 		.block_tokens = hello->block_tokens ? hello->block_tokens : model->block_tokens,
 		.blocks_total = hello->blocks_total,
 		.max_num_seqs = hello->max_num_seqs,
+		.max_model_len = hello->max_model_len,
 		.connection = (uintptr_t)conn,
 	};
 	shell__step(shell, &(struct conductor_event){ .kind = EVENT_NODE_JOINED, .hello = &join });

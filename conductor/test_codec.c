@@ -66,6 +66,13 @@ static void hello_reads(void **state)
 	hello.kv_format.len = 31;
 	assert_int_equal(read_message(codec, FRAME_HELLO, &hello.base, &frame), BATON_EPROTOCOL);
 	hello_base(&hello);
+	hello.peer_host = (char *)"a b";
+	assert_int_equal(read_message(codec, FRAME_HELLO, &hello.base, &frame), BATON_EPROTOCOL);
+	hello.peer_host = (char *)"0123456789012345678901234567890123456789012345678901234567890123";
+	assert_int_equal(read_message(codec, FRAME_HELLO, &hello.base, &frame), BATON_EPROTOCOL);
+	hello.peer_host++; /* 63 */
+	assert_int_equal(read_message(codec, FRAME_HELLO, &hello.base, &frame), 0);
+	hello_base(&hello);
 	hello.role = 4;
 	assert_int_equal(read_message(codec, FRAME_HELLO, &hello.base, &frame), BATON_EPROTOCOL);
 	hello_base(&hello);

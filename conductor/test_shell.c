@@ -146,9 +146,10 @@ static void send_message(struct fake *fake, uint16_t type, const ProtobufCMessag
 	assert_int_equal(wire_send(fake->conn, type, body, bytes), 0);
 }
 
-static void node_connect(struct fake *fake, uint64_t incarnation, const char *served)
+static void node_connect_as(struct fake *fake, uint64_t incarnation, const char *served,
+			    uint8_t format_byte)
 {
-	uint8_t format[32] = { 0 };
+	uint8_t format[32] = { format_byte };
 	struct wire_key key = { { 0 } };
 	Baton__Hello hello;
 
@@ -168,6 +169,11 @@ static void node_connect(struct fake *fake, uint64_t incarnation, const char *se
 	hello.admin = (char *)"127.0.0.1:9600";
 	send_message(fake, FRAME_HELLO, &hello.base);
 	run_until(fake, fake->welcome);
+}
+
+static void node_connect(struct fake *fake, uint64_t incarnation, const char *served)
+{
+	node_connect_as(fake, incarnation, served, 0);
 }
 
 static void node_ready(struct fake *fake)
@@ -375,6 +381,28 @@ static void strangers_are_refused(void **state)
 	fake_close(&fake);
 }
 
+/* Who is not let in has no say in what the others' blocks must look like. */
+static void a_refused_format_does_not_count(void **state)
+{
+	struct fake fake;
+	uint8_t format[32];
+
+	(void)state;
+	fake_open(&fake);
+	node_connect_as(&fake, 5, "tiny", 1);
+	assert_true(fake.welcome->accepted);
+	struct wire_conn *member = fake.conn;
+	baton__welcome__free_unpacked(fake.welcome, NULL);
+	fake.welcome = NULL;
+	node_connect_as(&fake, 4, "tiny", 2); /* an older life of the same node */
+	assert_false(fake.welcome->accepted);
+	bridge_kv_format(&fake.bridge, 0, format);
+	assert_int_equal(format[0], 1);
+	run_until(&fake, fake.closed);
+	fake.conn = member;
+	fake_close(&fake);
+}
+
 static void stop_answers_what_is_open(void **state)
 {
 	struct fake fake;
@@ -410,6 +438,7 @@ int main(void)
 		cmocka_unit_test(a_request_runs),
 		cmocka_unit_test(questions_are_answered),
 		cmocka_unit_test(strangers_are_refused),
+		cmocka_unit_test(a_refused_format_does_not_count),
 		cmocka_unit_test(stop_answers_what_is_open),
 	};
 

@@ -226,6 +226,7 @@ static void on_hello(struct sim *sim, struct member *member, const struct codec_
 		.block_tokens = hello->block_tokens,
 		.blocks_total = hello->blocks_total,
 		.max_num_seqs = hello->max_num_seqs,
+		.max_model_len = hello->max_model_len,
 		.connection = (uintptr_t)member,
 	};
 

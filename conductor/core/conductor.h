@@ -98,7 +98,7 @@ struct conductor_hello {
 	uint32_t role; /* enum conductor_role */
 	uint32_t model;
 	uint32_t block_tokens, blocks_total;
-	uint32_t max_num_seqs;
+	uint32_t max_num_seqs, max_model_len; /* 0: not said */
 	uint64_t connection; /* the shell's own name for it; comes back in the answer */
 };
 

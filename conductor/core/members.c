@@ -107,6 +107,7 @@ static void node_occupy(struct node *node, const struct conductor_hello *hello, 
 	fresh.block_tokens = hello->block_tokens;
 	fresh.blocks_total = hello->blocks_total;
 	fresh.max_num_seqs = hello->max_num_seqs;
+	fresh.max_model_len = hello->max_model_len;
 	fresh.report_ns = now_ns;
 	fresh.lease_ns = now_ns + lease_ns;
 	*node = fresh;

@@ -2,29 +2,47 @@
 #include "conductor/core/private.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static bool bit_get(const uint64_t words[], uint32_t bit)
 {
 	return words[bit / 64] >> (bit % 64) & 1;
 }
 
+/* What a node could never take is not asked of it: it would refuse for ever. */
 static bool has_room(const struct node *node, uint64_t tokens)
 {
 	return !node->blocks_total || (uint64_t)node->blocks_total * node->block_tokens >= tokens;
 }
 
+static bool has_context(const struct node *node, uint64_t prompt_tokens)
+{
+	return !node->max_model_len || prompt_tokens < node->max_model_len;
+}
+
+static bool has_seats(const struct node *node, uint32_t choices)
+{
+	return !node->max_num_seqs || choices <= node->max_num_seqs;
+}
+
+static bool serves(const struct node *node, const struct request *request)
+{
+	return node->state == NODE_READY && node->model == request->facts.model;
+}
+
 /* @refusals: leave out the nodes that refused this request a moment ago. */
 static void view_fill(struct conductor *core, const struct request *request, uint64_t tokens,
-		      bool refusals)
+		      uint32_t choices, bool refusals)
 {
 	for (uint32_t i = 0; i < core->node_count; i++) {
 		const struct node *node = &core->nodes[i];
-		bool fits = node->state == NODE_READY && node->model == request->facts.model;
+		bool fits = serves(node, request) && has_context(node, tokens);
 		core->view[i] = (struct policy_node){
 			.name = node->name,
 			.can_prefill = fits && (node->role & ROLE_PREFILL) && has_room(node, tokens) &&
 				       !(refusals && bit_get(request->refused_prefill, i)),
 			.can_decode = fits && (node->role & ROLE_DECODE) && has_room(node, tokens + 1) &&
+				      has_seats(node, choices) &&
 				      !(refusals && bit_get(request->refused_decode, i)),
 			.queued_tokens = conductor__queued_tokens(node),
 			.running_tokens = conductor__running_tokens(node),
@@ -74,14 +92,14 @@ static enum placing place_group(struct conductor *core, struct request *request,
 			 "as many dispatches as may be are under way");
 		return BUSY;
 	}
-	view_fill(core, request, wish.prompt_tokens, true);
+	view_fill(core, request, wish.prompt_tokens, count, true);
 	if (core->config.policy->choose(&view, &wish, ret_places) == 0) {
 		conductor__dispatch_new(core, request, ret_places, choices);
 		placed_note(core, request, ret_places, base);
 		return PLACED;
 	}
 	struct policy_choice anyone;
-	view_fill(core, request, wish.prompt_tokens, false);
+	view_fill(core, request, wish.prompt_tokens, count, false);
 	return core->config.policy->choose(&view, &wish, &anyone) == 0 ? BUSY : NO_NODE;
 }
 
@@ -111,44 +129,76 @@ static void waits(struct conductor *core, struct request *request, enum placing 
 	wait_in_order(core, request);
 }
 
+/* So many choices at most go to a decode node together: what the roomiest one has seats for. */
+static uint32_t group_max(const struct conductor *core, const struct request *request)
+{
+	uint32_t most = 0;
+
+	if (request->facts.max_tokens == 1)
+		return CONDUCTOR_CHOICES_MAX; /* p makes them all */
+	for (uint32_t i = 0; i < core->node_count; i++) {
+		const struct node *node = &core->nodes[i];
+		if (!serves(node, request) || !(node->role & ROLE_DECODE))
+			continue;
+		if (!node->max_num_seqs)
+			return CONDUCTOR_CHOICES_MAX;
+		most = MAX(most, node->max_num_seqs);
+	}
+	return most ? most : CONDUCTOR_CHOICES_MAX;
+}
+
+/* How the groups of one request fared: the worst of them, and why. */
+struct placed {
+	enum placing worst;
+	char reason[POLICY_REASON_BYTES];
+};
+
+static void place_noted(struct conductor *core, struct request *request, const uint64_t choices[],
+			uint32_t count, uint32_t base, struct placed *placed)
+{
+	struct policy_choice places = { 0 };
+	enum placing placing = place_group(core, request, choices, count, base, &places);
+
+	/* What every node has refused may be too much for any: by halves next time. */
+	if (placing == BUSY && count > 1 && core->dispatch_free != SLOT_NONE)
+		request->group_max = count / 2;
+	if (placing <= placed->worst)
+		return;
+	placed->worst = placing;
+	memcpy(placed->reason, places.reason, sizeof placed->reason);
+}
+
 /* Choices that have no output yet share one prefill; each other one has its own. */
 static void place(struct conductor *core, struct request *request)
 {
 	struct choice *all = request_choices(core, request);
 	uint64_t fresh[CONDUCTOR_CHOICES_MAX / 64] = { 0 };
-	struct policy_choice places = { 0 };
-	enum placing worst = PLACED, placing;
-	char reason[POLICY_REASON_BYTES] = "";
-	uint32_t fresh_count = 0;
+	uint32_t fresh_count = 0, fresh_max = MIN(request->group_max, group_max(core, request));
+	struct placed placed = { .worst = PLACED };
 
 	list_remove(&request->queue);
 	for (uint32_t i = 0; i < request->facts.choice_count; i++) {
 		if (all[i].state != CHOICE_WAITING)
 			continue;
-		if (!all[i].delivered) {
-			fresh[i / 64] |= UINT64_C(1) << (i % 64);
-			fresh_count++;
+		if (all[i].delivered) {
+			uint64_t one[CONDUCTOR_CHOICES_MAX / 64] = { 0 };
+			one[i / 64] = UINT64_C(1) << (i % 64);
+			place_noted(core, request, one, 1, all[i].delivered, &placed);
 			continue;
 		}
-		uint64_t one[CONDUCTOR_CHOICES_MAX / 64] = { 0 };
-		one[i / 64] = UINT64_C(1) << (i % 64);
-		placing = place_group(core, request, one, 1, all[i].delivered, &places);
-		if (placing > worst) {
-			worst = placing;
-			memcpy(reason, places.reason, sizeof reason);
-		}
+		fresh[i / 64] |= UINT64_C(1) << (i % 64);
+		if (++fresh_count < fresh_max)
+			continue;
+		place_noted(core, request, fresh, fresh_count, 0, &placed);
+		memset(fresh, 0, sizeof fresh);
+		fresh_count = 0;
 	}
-	if (fresh_count) {
-		placing = place_group(core, request, fresh, fresh_count, 0, &places);
-		if (placing > worst) {
-			worst = placing;
-			memcpy(reason, places.reason, sizeof reason);
-		}
-	}
-	if (worst == PLACED)
+	if (fresh_count)
+		place_noted(core, request, fresh, fresh_count, 0, &placed);
+	if (placed.worst == PLACED)
 		request->no_node_since_ns = 0;
 	else
-		waits(core, request, worst, reason);
+		waits(core, request, placed.worst, placed.reason);
 }
 
 void conductor__queue(struct conductor *core, struct request *request, bool full)

@@ -73,6 +73,7 @@ struct request {
 	uint8_t state;
 	struct request_facts facts;
 	uint32_t waiting_count, placed_count; /* choices */
+	uint32_t group_max; /* choices that are placed together at most; halved when all refuse */
 	struct list dispatches;
 	struct list open;  /* of the core: all open ones, oldest first */
 	struct list queue; /* in core->urgent or core->waiting, or alone */
@@ -91,7 +92,7 @@ struct node {
 	uint64_t incarnation;
 	bool fenced; /* this incarnation may not come back */
 	bool drain_wanted;
-	uint32_t role, model, block_tokens, blocks_total, max_num_seqs;
+	uint32_t role, model, block_tokens, blocks_total, max_num_seqs, max_model_len;
 	struct conductor_report report;
 	uint64_t report_ns, lease_ns; /* lease_ns: when it ends */
 	uint64_t dispatch_count;

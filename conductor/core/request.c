@@ -38,7 +38,7 @@ int conductor__submitted(struct conductor *core, const struct conductor_event *e
 	core->request_free = request->next_free;
 	request->state = REQUEST_OPEN;
 	facts_init(&request->facts, event->request, submit);
-	request->waiting_count = submit->choice_count;
+	request->waiting_count = request->group_max = submit->choice_count;
 	request->placed_count = 0;
 	request->retry_ns = request->no_node_since_ns = 0;
 	request->wait_noted = false;

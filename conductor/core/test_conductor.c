@@ -533,6 +533,58 @@ static void too_long_for_a_node(void **state)
 	world_close(&world);
 }
 
+/* d with two seats, p and d with a context of 128 tokens, and nobody else. */
+static void world_small(struct world *world)
+{
+	struct conductor_hello hello = { .name = "p", .incarnation = 1, .role = ROLE_PREFILL,
+					 .block_tokens = 16, .blocks_total = 1000,
+					 .max_num_seqs = 2, .max_model_len = 128 };
+
+	world_open(world, "least-loaded");
+	join_as(world, 0, &hello);
+	report(world, 0, ROLE_PREFILL, 2, 0, 0, 0);
+	hello.name = "d";
+	hello.role = ROLE_DECODE;
+	join_as(world, 1, &hello);
+	report(world, 1, ROLE_DECODE, 2, 0, 0, 0);
+	quiet(world);
+}
+
+/* A node that could never take it would refuse again and again, and the request wait for ever. */
+static void longer_than_any_context(void **state)
+{
+	struct world world;
+
+	(void)state;
+	world_small(&world);
+	submit(&world, 1, 127, 1, 8);
+	expect(&world, "prefill r1.1 p>d from 0 choices 1\n");
+	submit(&world, 2, 128, 1, 8);
+	expect(&world, "");
+	pass(&world, 9900, 3);
+	expect(&world, "");
+	pass(&world, 200, 3);
+	expect(&world, "fail r2 503 no node could serve the request for 10.0 s\nend r2\n");
+	world_close(&world);
+}
+
+/* More choices than any d has seats for go in groups that fit one. */
+static void more_choices_than_seats(void **state)
+{
+	struct world world;
+
+	(void)state;
+	world_small(&world);
+	submit(&world, 1, 100, 5, 8);
+	expect(&world, "prefill r1.1 p>d from 0 choices 3\n"
+		       "prefill r1.2 p>d from 0 choices c\n"
+		       "prefill r1.3 p>d from 0 choices 10\n");
+	/* One token each is p's alone to make: no seat is needed. */
+	submit(&world, 2, 100, 5, 1);
+	expect(&world, "prefill r2.1 p>- from 0 choices 1f\n");
+	world_close(&world);
+}
+
 static void explained(void **state)
 {
 	struct conductor_trace_view view;
@@ -607,6 +659,27 @@ static void deadline_ends(void **state)
 	world_close(&world);
 }
 
+/* More choices than a decode node has seats would be refused for ever if they stayed together. */
+static void refused_group_is_halved(void **state)
+{
+	struct world world;
+
+	(void)state;
+	world_2p2d(&world, "least-loaded");
+	submit(&world, 1, 100, 3, 8);
+	expect(&world, "prefill r1.1 p0>d0 from 0 choices 7\n");
+	returned(&world, 0, 1, 1, CONDUCTOR_CHOICE_ALL, CAUSE_REFUSED);
+	expect(&world, "release r1.1 p0 all\nrelease r1.1 d0 all\n"
+		       "prefill r1.2 p1>d1 from 0 choices 7\n");
+	returned(&world, 1, 1, 2, CONDUCTOR_CHOICE_ALL, CAUSE_REFUSED);
+	expect(&world, "release r1.2 p1 all\nrelease r1.2 d1 all\n");
+	pass(&world, 60, 1);
+	expect(&world, "prefill r1.3 p0>d0 from 0 choices 1\n"
+		       "prefill r1.4 p1>d1 from 0 choices 2\n"
+		       "prefill r1.5 p0>d0 from 0 choices 4\n");
+	world_close(&world);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -621,6 +694,7 @@ int main(void)
 		cmocka_unit_test(long_traces_lose_the_middle),
 		cmocka_unit_test(who_waits_keeps_its_place),
 		cmocka_unit_test(refused_choices_wait_together),
+		cmocka_unit_test(refused_group_is_halved),
 		cmocka_unit_test(no_node_ends_with_503),
 		cmocka_unit_test(node_comes_in_time),
 		cmocka_unit_test(faults_in_a_row_end),
@@ -635,6 +709,8 @@ int main(void)
 		cmocka_unit_test(stale_reports_are_put_right),
 		cmocka_unit_test(round_robin_turns),
 		cmocka_unit_test(too_long_for_a_node),
+		cmocka_unit_test(longer_than_any_context),
+		cmocka_unit_test(more_choices_than_seats),
 		cmocka_unit_test(explained),
 		cmocka_unit_test(limits_hold),
 		cmocka_unit_test(deadline_ends),

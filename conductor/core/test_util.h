@@ -153,21 +153,22 @@ static inline void quiet(struct world *world)
 	world->lines[0] = '\0';
 }
 
-static inline void join(struct world *world, uint32_t slot, const char *name, uint32_t role,
-			uint64_t incarnation)
+static inline void join_as(struct world *world, uint32_t slot, const struct conductor_hello *hello)
 {
-	struct conductor_hello hello = {
-		.name = name,
-		.incarnation = incarnation,
-		.role = role,
-		.block_tokens = 16,
-		.blocks_total = 1000,
-	};
-
-	world_step(world, (struct conductor_event){ .kind = EVENT_NODE_JOINED, .hello = &hello });
+	world_step(world, (struct conductor_event){ .kind = EVENT_NODE_JOINED, .hello = hello });
 	for (uint32_t i = 0; i < world->actions.count; i++)
 		if (world->actions.items[i].kind == ACTION_NODE_ADMIT)
 			world->nodes[slot] = world->actions.items[i].node;
+}
+
+static inline void join(struct world *world, uint32_t slot, const char *name, uint32_t role,
+			uint64_t incarnation)
+{
+	join_as(world, slot, &(struct conductor_hello){ .name = name,
+							.incarnation = incarnation,
+							.role = role,
+							.block_tokens = 16,
+							.blocks_total = 1000 });
 }
 
 /* state: 1 starting, 2 ready, 3 draining, 4 drained */

@@ -53,6 +53,15 @@ static uint32_t growth_blocks(const struct decode *d, const struct node_event *e
 	return each * request->choice_count + copies;
 }
 
+/* Blocks for a newcomer: what is neither promised nor the next block of those who run. Without
+ * the latter it would be let in only to be preempted by their next growth, again and again. */
+static uint64_t room(const struct decode *d)
+{
+	uint64_t spoken_for = d->promised_blocks + d->running_count;
+	uint32_t available = kv_node_available(d->node);
+	return available > spoken_for ? available - spoken_for : 0;
+}
+
 /* Takes the prompt's blocks, those that are here already first. Return: blocks that were here,
  * or -ENOSPC. */
 static int take_blocks(struct decode *d, struct kv_sequence *landing,
@@ -62,7 +71,7 @@ static int take_blocks(struct decode *d, struct kv_sequence *landing,
 	uint32_t matched = kv_sequence_match(landing, d->node, 0);
 	uint64_t rest = kv_blocks_for(from->token_count, d->node->block_tokens) - matched;
 
-	if (rest + growth + d->promised_blocks > kv_node_available(d->node)) {
+	if (rest + growth > room(d)) {
 		kv_sequence_drop(landing, d->node);
 		return -ENOSPC;
 	}
@@ -87,7 +96,7 @@ static void on_reserve(struct decode *d, const struct node_event *event,
 	int cached = 0;
 	if (!event->reserve.local)
 		cached = take_blocks(d, &request->landing, from, growth);
-	else if (growth + d->promised_blocks > kv_node_available(d->node))
+	else if (growth > room(d))
 		cached = -ENOSPC;
 	if (cached < 0)
 		return refuse(event, (node_handle){ 0 }, "no room for prompt and predicted output",
@@ -106,8 +115,6 @@ static void on_reserve(struct decode *d, const struct node_event *event,
 	action->grant.cached_blocks = (uint32_t)cached;
 	action->grant.block_count = request->landing.block_count;
 	action->grant.local = request->local;
-	d->counters.prefix_queries += event->reserve.local ? 0 : from->token_count;
-	d->counters.prefix_hits += (uint64_t)cached * d->node->block_tokens;
 }
 
 /* ---- landing ---- */

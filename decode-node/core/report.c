@@ -15,8 +15,6 @@ void decode_load(const struct decode *d, struct node_load *load)
 			load->reserved_tokens += request->reserved_tokens;
 	}
 	load->preemptions += d->counters.preemptions;
-	load->prefix_queries += d->counters.prefix_queries;
-	load->prefix_hits += d->counters.prefix_hits;
 	load->decode_tokens += d->counters.decode_tokens;
 	load->events_stale += d->counters.events_stale;
 }

@@ -341,6 +341,23 @@ static void test_reserve_checks_the_load(void **state)
 	teardown(&f);
 }
 
+/* Who is let in is not preempted by the next growth of those who run. */
+static void test_newcomer_leaves_room_to_grow(void **state)
+{
+	struct fixture f;
+	setup(&f, 8, 4, 8);
+	run(&f, (struct wish){ .id = 1, .tokens = 8 });
+	run(&f, (struct wish){ .id = 2, .tokens = 8 });
+	reserve(&f, (struct wish){ .id = 3, .tokens = 12 }, false); /* 3 of 4, and 2 may grow */
+	reserve(&f, (struct wish){ .id = 4, .tokens = 8 }, false);
+	assert_trace(&f, "request 3 refused: no room for prompt and predicted output\n"
+			 "request 4 granted, 0 of 2 blocks here\n");
+	schedule(&f);
+	assert_trace(&f, "1.0 at 8\n2.0 at 8\n");
+	assert_int_equal(f.node.pool.counts[KV_FREE], 0);
+	teardown(&f);
+}
+
 static void test_prefix_here_need_not_travel(void **state)
 {
 	struct fixture f;
@@ -414,6 +431,7 @@ int main(void)
 		cmocka_unit_test(test_youngest_of_lowest_priority_goes),
 		cmocka_unit_test(test_min_tokens_bans_the_end),
 		cmocka_unit_test(test_reserve_checks_the_load),
+		cmocka_unit_test(test_newcomer_leaves_room_to_grow),
 		cmocka_unit_test(test_prefix_here_need_not_travel),
 		cmocka_unit_test(test_what_lands_and_grows_is_cached),
 	};

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define SAMPLE_TOP_MAX 20
-#define SAMPLE_BANS_MAX 64
+#define SAMPLE_BANS_MAX 72 /* 64 of the client, 8 of the model */
 
 struct sample_params {
 	float temperature; /* 0: greedy (ties: the lower id) */

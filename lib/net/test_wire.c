@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "base/err.h"
@@ -221,6 +223,24 @@ static void test_garbage_is_refused(void **state)
 	assert_int_equal(accepted.frames, 0);
 }
 
+/* Connections that say nothing are held in a small number and keep nobody out. */
+static void test_silent_strangers(void **state)
+{
+	struct sockaddr_in address;
+	int strangers[300];
+	uv_ip4_addr("127.0.0.1", port, &address);
+	for (size_t i = 0; i < 300; i++) {
+		strangers[i] = socket(AF_INET, SOCK_STREAM, 0);
+		assert_int_equal(connect(strangers[i], (struct sockaddr *)&address, sizeof address), 0);
+		uv_run(&loop, UV_RUN_NOWAIT);
+	}
+	dial(&key);
+	run_until(&dialled.ready);
+	assert_false(dialled.closed);
+	for (size_t i = 0; i < 300; i++)
+		close(strangers[i]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -231,6 +251,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_close_in_callback, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_queue_bound, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_garbage_is_refused, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_silent_strangers, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -513,11 +513,14 @@ static void listener_on_connection(uv_stream_t *stream, int status)
 	struct wire_conn *conn = conn_new(stream->loop, &listener->key, &listener->callbacks, true);
 	if (!conn)
 		return;
-	if (uv_accept(stream, (uv_stream_t *)&conn->tcp) < 0 ||
-	    listener->unproven_count >= WIRE_UNPROVEN_MAX) {
+	if (uv_accept(stream, (uv_stream_t *)&conn->tcp) < 0) {
 		wire_close(conn, -EMFILE);
 		return;
 	}
+	/* Too many strangers: the one that has been silent longest makes room, so that a few hundred
+	 * silent connections cannot lock those out who hold the key. */
+	if (listener->unproven_count >= WIRE_UNPROVEN_MAX)
+		wire_close(list_entry(listener->unproven.next, struct wire_conn, unproven), -ETIMEDOUT);
 	conn->context = listener->on_accept(conn, listener->context);
 	if (!conn->context) {
 		wire_close(conn, -ECONNREFUSED);

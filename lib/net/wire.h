@@ -30,7 +30,8 @@ struct wire_callbacks {
 };
 
 /* @on_accept gives the callbacks' context for a new connection; NULL refuses it. The listener
- * closes connections that do not prove the key within 5 s, and holds at most 256 unproven ones. */
+ * closes connections that do not prove the key within 5 s, and of more than 256
+ * unproven ones the oldest. */
 int wire_listen(uv_loop_t *loop, const char *host, uint16_t port, const struct wire_key *key,
 		const struct wire_callbacks *callbacks, void *(*on_accept)(struct wire_conn *, void *),
 		void *context, struct wire_listener **ret_listener, uint16_t *ret_port);

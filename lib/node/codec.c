@@ -186,15 +186,17 @@ static bool read_choices(const uint32_t *choices, size_t count, struct node_requ
 	return true;
 }
 
+/* Who sends more than fits here has broken no rule, its own limit is another one. What is past the
+ * end is counted and not kept: by its length the core refuses the request, and only that. */
 static bool read_tokens(struct node_codec *codec, const uint32_t *ids, size_t count,
 			uint32_t *token_count)
 {
-	if (count > codec->limits.max_model_len - *token_count)
-		return false;
 	for (size_t i = 0; i < count; i++) {
 		if (ids[i] >= codec->limits.vocab_count)
 			return false;
-		codec->tokens[(*token_count)++] = ids[i];
+		if (*token_count < codec->limits.max_model_len)
+			codec->tokens[*token_count] = ids[i];
+		(*token_count)++;
 	}
 	return true;
 }
@@ -404,15 +406,14 @@ int node_codec_read_hello(struct node_codec *codec, const uint8_t *body, uint32_
 	    from->role < NODE_ROLE_PREFILL || from->role > NODE_ROLE_BOTH ||
 	    from->peer_port > UINT16_MAX)
 		return BATON_EPROTOCOL;
-	if ((from->has_kv_format && from->kv_format.len != 32) ||
-	    from->transfer.len > NODE_TRANSFER_BYTES)
+	if (!from->has_kv_format || from->kv_format.len != 32 || from->transfer.len > NODE_TRANSFER_BYTES)
 		return BATON_EPROTOCOL;
 	*ret_hello = (struct node_hello){
 		.node = from->node,
 		.incarnation = from->incarnation,
 		.role = (enum node_role)from->role,
 		.model = read_text(from->model),
-		.kv_format = from->has_kv_format ? from->kv_format.data : NULL,
+		.kv_format = from->kv_format.data,
 		.numerics = read_text(from->numerics),
 		.block_tokens = from->block_tokens,
 		.block_bytes = from->block_bytes,

@@ -21,7 +21,7 @@ struct node_codec;
 
 struct node_codec_limits {
 	uint32_t vocab_count;
-	uint32_t max_model_len; /* longer prompts are malformed: the conductor has checked them */
+	uint32_t max_model_len; /* of a longer request only the length is kept, for the core to refuse */
 };
 
 struct node_codec *node_codec_new(const struct node_codec_limits *limits); /* NULL: no memory */
@@ -66,7 +66,7 @@ struct node_hello {
 	uint32_t admin_port; /* Hello.admin is "HOST:PORT" */
 };
 void node_codec_hello(struct buf *out, const struct node_hello *hello);
-/* Texts point into the codec's arena; kv_format is checked to be 32 bytes; a missing text is "". */
+/* Texts point into the codec's arena; kv_format is there, of 32 bytes; a missing text is "". */
 int node_codec_read_hello(struct node_codec *codec, const uint8_t *body, uint32_t bytes,
 			  struct node_hello *ret_hello);
 

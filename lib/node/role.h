@@ -407,7 +407,7 @@ struct node_load {
 	uint64_t running_tokens;  /* context of running sequences */
 	uint64_t reserved_tokens; /* prompt and predicted output of those not running yet */
 	uint64_t preemptions;
-	uint64_t prefix_queries, prefix_hits; /* tokens */
+	uint64_t prefix_queries, prefix_hits; /* tokens; p alone counts, or each would count twice */
 	uint64_t prefill_tokens, decode_tokens;
 	uint64_t slices_resent;
 	uint64_t events_stale;    /* for dispatches or slots that are over */

@@ -99,6 +99,40 @@ static void test_reserve(void **state)
 	node_codec_free(codec);
 }
 
+/* Another process may have another limit: that costs the one request, not the connection. */
+static void test_longer_than_fits(void **state)
+{
+	struct node_codec *codec = codec_open();
+	uint32_t tokens[MODEL_LEN + 44];
+	struct node_request request;
+	struct node_peer peer = { .incarnation = 99 };
+	struct node_action action = { .kind = NODE_DO_RESERVE, .ref = ref };
+	struct node_event event;
+	struct buf body;
+
+	for (uint32_t i = 0; i < ARRAY_COUNT(tokens); i++)
+		tokens[i] = i;
+	fill_request(&request, tokens, ARRAY_COUNT(tokens));
+	action.reserve.request = &request;
+	action.reserve.peer = &peer;
+	buf_init(&body, 0);
+	node_codec_reserve(&body, &action, 12, "prefill-0");
+	assert_int_equal(node_codec_read(codec, FRAME_RESERVE, (const uint8_t *)body.data,
+					 (uint32_t)body.bytes, &event),
+			 0);
+	assert_int_equal(event.reserve.request.token_count, ARRAY_COUNT(tokens));
+	assert_memory_equal(event.reserve.request.tokens, tokens, MODEL_LEN * sizeof tokens[0]);
+
+	tokens[MODEL_LEN + 1] = VOCAB; /* what is not kept is looked at all the same */
+	buf_clear(&body);
+	node_codec_reserve(&body, &action, 12, "prefill-0");
+	assert_int_equal(node_codec_read(codec, FRAME_RESERVE, (const uint8_t *)body.data,
+					 (uint32_t)body.bytes, &event),
+			 BATON_EPROTOCOL);
+	buf_fini(&body);
+	node_codec_free(codec);
+}
+
 static void test_answer_first_release(void **state)
 {
 	struct node_codec *codec = codec_open();
@@ -299,6 +333,14 @@ static void test_joining(void **state)
 	assert_string_equal(read_hello.admin_host, "::1"); /* the last colon parts host and port */
 	assert_int_equal(read_hello.admin_port, 9601);
 
+	/* Without a format nobody can tell whether its blocks mean the same. */
+	buf_clear(&body);
+	hello.kv_format = NULL;
+	node_codec_hello(&body, &hello);
+	assert_int_equal(node_codec_read_hello(codec, (const uint8_t *)body.data,
+					       (uint32_t)body.bytes, &read_hello),
+			 BATON_EPROTOCOL);
+
 	buf_clear(&body);
 	node_codec_welcome(&body, &welcome);
 	assert_int_equal(node_codec_read_welcome(codec, (const uint8_t *)body.data,
@@ -404,6 +446,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_reserve),
+		cmocka_unit_test(test_longer_than_fits),
 		cmocka_unit_test(test_answer_first_release),
 		cmocka_unit_test(test_tokens),
 		cmocka_unit_test(test_returned),

@@ -82,14 +82,20 @@ static bool slot_lives(const struct prefill_slot *slot)
 	return slot->state != PREFILL_FREE && slot->state != PREFILL_ENDING;
 }
 
-static struct prefill_slot *slot_by_ref(const struct prefill *p, const struct node_ref *ref)
+static struct prefill_slot *slot_in(const struct list *slots, const struct node_ref *ref)
 {
-	for (uint32_t i = 0; i < p->config.requests_max; i++) {
-		struct prefill_slot *slot = &p->slots[i];
-		if (slot->state != PREFILL_FREE && node_ref_equal(&slot->request.ref, ref))
+	list_for_each(node, slots) {
+		struct prefill_slot *slot = list_entry(node, struct prefill_slot, link);
+		if (node_ref_equal(&slot->request.ref, ref))
 			return slot;
 	}
 	return NULL;
+}
+
+static struct prefill_slot *slot_by_ref(const struct prefill *p, const struct node_ref *ref)
+{
+	struct prefill_slot *slot = slot_in(&p->active, ref);
+	return slot ? slot : slot_in(&p->queue, ref);
 }
 
 static struct prefill_slot *slot_by_handle(const struct prefill *p, node_handle handle)

@@ -33,9 +33,10 @@ static void check_request(const struct node_request *request)
 	bool seen[NODE_CHOICES_MAX] = { false };
 
 	CHECK(strnlen(request->model, sizeof request->model) < sizeof request->model);
-	CHECK(request->token_count >= 1 && request->token_count <= MODEL_LEN);
+	CHECK(request->token_count >= 1);
 	CHECK(request->prompt_count >= 1 && request->prompt_count <= request->token_count);
-	for (uint32_t i = 0; i < request->token_count; i++)
+	/* Of one that is too long only the beginning is kept. */
+	for (uint32_t i = 0; i < MIN(request->token_count, MODEL_LEN); i++)
 		CHECK(request->tokens[i] < VOCAB);
 	CHECK(request->choice_count >= 1 && request->choice_count <= NODE_CHOICES_MAX);
 	for (uint32_t i = 0; i < request->choice_count; i++) {
@@ -59,6 +60,8 @@ static void check_reserve_again(const struct node_event *event, struct node_code
 	struct node_event again;
 	struct buf body;
 
+	if (request.token_count > MODEL_LEN)
+		return; /* p refuses it */
 	memcpy(tokens, request.tokens, request.token_count * sizeof *tokens);
 	request.tokens = tokens;
 	action.reserve.request = &request;
