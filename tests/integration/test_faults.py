@@ -241,7 +241,8 @@ def test_thirty_random_kills(expected):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     dice = random.Random(seed)
-    with cluster() as running:
+    # A killed daemon is started again after a pause that grows: both prefill nodes may well be away for 10 s.
+    with cluster(sets=["conductor.resume-wait=60000"]) as running:
         stop = time.monotonic() + 600 * harness.SLOW
         kills = 0
         names = ["prefill-0", "prefill-1", "decode-0", "decode-1"]
