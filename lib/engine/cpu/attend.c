@@ -3,23 +3,34 @@
 #include "base/check.h"
 #include "engine/cpu/cpu.h"
 
+static const uint16_t *find_k(const struct cpu *cpu, const struct engine_rows *rows, uint64_t offset,
+			      uint32_t kv_head, uint32_t position)
+{
+	uint32_t block_tokens = cpu->base.config.shape.block_tokens;
+	uint64_t block = rows->blocks[position / block_tokens].v;
+	uint8_t *slice = (uint8_t *)cpu->base.config.kv_base + block * cpu->base.block_bytes + offset;
+	return cpu_kv_head(cpu, slice, kv_head) +
+	       (size_t)(position % block_tokens) * cpu->model->head_dim;
+}
+
 /* Split @s of a sequence, as far as @tokens tokens are present. */
 static void find_split(const struct cpu *cpu, const struct engine_rows *rows, uint32_t layer,
 		       uint32_t kv_head, uint32_t s, uint32_t tokens, struct attention_split *ret_split)
 {
 	const struct kv_shape *shape = &cpu->base.config.shape;
-	uint32_t dim = cpu->model->head_dim, block_tokens = shape->block_tokens;
-	uint8_t *arena = cpu->base.config.kv_base;
+	uint32_t dim = cpu->model->head_dim;
 	uint64_t offset = kv_shape_slice_offset(shape, layer);
 	ret_split->head_dim = dim;
 	ret_split->first = s * SPLIT_TOKENS;
 	ret_split->count = MIN(SPLIT_TOKENS, tokens - ret_split->first);
 	for (uint32_t c = 0; c * 16 < ret_split->count; c++) {
-		uint32_t position = ret_split->first + 16 * c, inside = position % block_tokens;
-		uint64_t block = rows->blocks[position / block_tokens].v;
-		const uint16_t *k = cpu_kv_head(cpu, arena + block * cpu->base.block_bytes + offset, kv_head);
-		ret_split->k[c] = k + (size_t)inside * dim;
-		ret_split->v[c] = k + (size_t)(block_tokens + inside) * dim;
+		ret_split->k[c] = find_k(cpu, rows, offset, kv_head, ret_split->first + 16 * c);
+		ret_split->v[c] = ret_split->k[c] + (size_t)shape->block_tokens * dim;
+	}
+	for (uint32_t c = 0; c < ARRAY_COUNT(ret_split->next_k); c++) {
+		uint32_t position = ret_split->first + SPLIT_TOKENS + 16 * c;
+		ret_split->next_k[c] =
+			position < tokens ? find_k(cpu, rows, offset, kv_head, position) : NULL;
 	}
 }
 

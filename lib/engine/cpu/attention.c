@@ -31,9 +31,11 @@ INLINE uint32_t query_tokens(const struct attention_split *split, const struct a
 	return seen < split->count ? seen : split->count;
 }
 
-/* Scores of @rows queries for C chunks: k[c] is [dim][16], f16 or (@wide) f32. */
+/* Scores of @rows queries for C chunks: k[c] is [dim][16], f16 or (@wide) f32. Decode streams K and
+ * V from memory and has little else to do: it asks for the next chunks' K (ahead[0..C)) and these
+ * chunks' V (ahead[C..2C)) meanwhile; a chunk of either is head_dim pieces of 32 bytes. */
 INLINE void scores_group(const int rows, const bool wide, uint32_t head_dim, const void *const k[],
-			 const struct attention_query *queries, float *scores)
+			 const void *const ahead[], const struct attention_query *queries, float *scores)
 {
 	v16 acc[R_MAX][C];
 	const float *q[R_MAX];
@@ -44,6 +46,9 @@ INLINE void scores_group(const int rows, const bool wide, uint32_t head_dim, con
 	}
 	for (uint32_t d = 0; d < head_dim; d++) {
 		v16 key[C];
+		if (!wide)
+			UNROLL for (int c = 0; c < C; c++)
+				__builtin_prefetch((const char *)ahead[d % 2 ? C + c : c] + 64 * (d / 2), 0, 3);
 		UNROLL for (int c = 0; c < C; c++)
 			key[c] = wide ? v_load((const float *)k[c] + 16 * d) :
 					v_load_f16((const uint16_t *)k[c] + 16 * d);
@@ -163,16 +168,25 @@ void KERNEL(attention_decode)(const struct attention_split *split,
 	uint32_t head_dim = split->head_dim, tokens = query_tokens(split, queries);
 	uint32_t chunks = (tokens + 15) / 16;
 	float *out = scores + R_DECODE * SPLIT_TOKENS;
-	const void *k[SPLIT_CHUNKS], *v[SPLIT_CHUNKS];
+	const void *k[SPLIT_CHUNKS + C], *v[SPLIT_CHUNKS];
 	for (uint32_t c = 0; c < SPLIT_CHUNKS; c++) { /* absent chunks: any memory, never used */
 		k[c] = split->k[c < chunks ? c : 0];
 		v[c] = split->v[c < chunks ? c : 0];
 	}
+	for (uint32_t c = 0; c < C; c++)
+		k[SPLIT_CHUNKS + c] = split->next_k[c] ? split->next_k[c] : split->k[0];
 	for (uint32_t first = 0; first < query_count; first += R_DECODE) {
 		uint32_t rows = query_count - first < R_DECODE ? query_count - first : R_DECODE;
 		const struct attention_query *group = queries + first;
-		for (uint32_t c = 0; c < chunks; c += C)
-			ROWS_SWITCH(rows, scores_group(ROWS, false, head_dim, k + c, group, scores + 16 * c));
+		for (uint32_t c = 0; c < chunks; c += C) {
+			const void *ahead[2 * C];
+			for (uint32_t i = 0; i < C; i++) {
+				ahead[i] = k[c + C + i];
+				ahead[C + i] = v[c + i];
+			}
+			ROWS_SWITCH(rows, scores_group(ROWS, false, head_dim, k + c, ahead, group,
+						       scores + 16 * c));
+		}
 		for (uint32_t r = 0; r < rows; r++)
 			weights_row(scores + r * SPLIT_TOKENS, tokens, &states[first + r].max,
 				    &states[first + r].sum);
@@ -224,7 +238,7 @@ void KERNEL(attention_prefill)(const struct attention_split *split,
 			if (group_tokens(split, group, rows) <= 16 * c)
 				continue;
 			float *to = scores + first * SPLIT_TOKENS + 16 * c;
-			ROWS_SWITCH(rows, scores_group(ROWS, true, head_dim, k + c, group, to));
+			ROWS_SWITCH(rows, scores_group(ROWS, true, head_dim, k + c, NULL, group, to));
 		}
 	}
 	for (uint32_t first = 0; first < query_count; first += R_PREFILL) {

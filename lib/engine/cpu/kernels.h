@@ -74,6 +74,8 @@ struct attention_split {
 	uint32_t first; /* absolute position of the split's first token, a multiple of 256 */
 	uint32_t count; /* tokens present, 1..256 */
 	const uint16_t *k[SPLIT_CHUNKS], *v[SPLIT_CHUNKS];
+	/* The next split's first chunks of K, which decode asks for early; NULL: none. */
+	const uint16_t *next_k[4];
 };
 
 struct attention_query {
