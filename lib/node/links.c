@@ -101,12 +101,23 @@ static void conductor_command(struct conductor_link *link, const struct node_com
 	}
 }
 
-static void refuse_prefill(struct node *node, const struct node_event *event)
+/* Why this node has no part in a Prefill that the cores would not even see as wrong; NULL: it has. */
+static const char *prefill_refusal(const struct node *node, const struct node_event *event)
+{
+	if (!node_has_role(node, NODE_ROLE_PREFILL))
+		return "this node computes no prompts";
+	if (event->prefill.has_decode && event->prefill.decode.incarnation == node->incarnation &&
+	    !node_has_role(node, NODE_ROLE_DECODE))
+		return "this node does not decode";
+	return NULL;
+}
+
+static void refuse_prefill(struct node *node, const struct node_event *event, const char *detail)
 {
 	struct node_action action = {
 		.kind = NODE_DO_RETURNED,
 		.ref = event->prefill.request.ref,
-		.returned = { .reason = RETURNED_NO_ROOM, .detail = "this node computes no prompts" },
+		.returned = { .reason = RETURNED_NO_ROOM, .detail = detail },
 	};
 	struct buf body;
 	buf_init(&body, FRAME_BODY_BYTES_MAX);
@@ -151,8 +162,9 @@ static int conductor_on_frame(struct wire_conn *conn, uint16_t type, const uint8
 				node->frames_refused++;
 				return 0;
 			}
-			if (!node_has_role(node, NODE_ROLE_PREFILL)) {
-				refuse_prefill(node, &event);
+			const char *refusal = prefill_refusal(node, &event);
+			if (refusal) {
+				refuse_prefill(node, &event, refusal);
 				return 0;
 			}
 		}

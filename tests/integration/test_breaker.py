@@ -1,6 +1,16 @@
 """What was found by trying to break a cluster: odd settings, too much at once."""
-import harness
+import contextlib
+import signal
+import socket
+import subprocess
 
+import pytest
+
+import harness
+import peer
+
+KEY = bytes(range(32))
+CONDUCTOR = 777
 FAST = ["prefill-node.sim-prefill-token=100", "prefill-node.sim-prefill-square=0", "decode-node.sim-step=5",
         "decode-node.sim-step-seq=0"]
 
@@ -37,3 +47,49 @@ def test_a_node_with_a_shorter_context():
             assert len(list(pieces)) > 1
         assert ask(running, length=100).status == 200
         assert "lost" not in running.log("prefill-0") + running.log("decode-0")
+
+
+@contextlib.contextmanager
+def lone_node(folder, role):
+    """A node whose conductor is the test: (process, connection to it, its Hello)."""
+    (folder / "key").write_text(KEY.hex())
+    with socket.create_server(("127.0.0.1", 0)) as listener, open(folder / "log", "w", encoding="utf-8") as log:
+        listener.settimeout(30 * harness.SLOW)
+        process = subprocess.Popen(
+            [harness.BUILD / f"{role}-node" / f"baton-{role}-node", "--model", harness.TINY["f32"], "--engine", "sim",
+             "--cluster-key-file", folder / "key", "--conductor", "127.0.0.1:%d" % listener.getsockname()[1],
+             "--admin-port", "0", "--state-dir", folder], stdout=log, stderr=log)
+        try:
+            conductor = peer.Peer(listener, KEY)
+            hello = conductor.receive("HELLO")[1]
+            conductor.send("WELCOME", peer.uint(1, 1) + peer.uint(3, 1) + peer.fixed(4, CONDUCTOR) +
+                           peer.data(5, "test") + peer.uint(6, 100) + peer.uint(7, 60000))
+            yield process, conductor, hello
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30 * harness.SLOW) == 0, (folder / "log").read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_hello_without_a_format(tmp_path):
+    with lone_node(tmp_path, "decode") as (process, conductor, hello):
+        stranger = peer.Peer("127.0.0.1:%d" % hello[17], KEY)
+        stranger.send("HELLO", peer.uint(1, 1) + peer.uint(2, 1) + peer.data(4, "p") + peer.fixed(5, 1) + peer.uint(6, 1))
+        with pytest.raises(ConnectionError):
+            stranger.receive()
+        conductor.receive("REPORT")
+        assert process.poll() is None
+
+
+def test_prefill_node_named_as_its_own_decode_node(tmp_path):
+    with lone_node(tmp_path, "prefill") as (process, conductor, hello):
+        conductor.send("PREFILL", peer.ref(CONDUCTOR, 1, 1) + peer.uint(2, 1) + peer.data(3, hello[7]) +
+                       peer.data(4, peer.fixed(5, 1) + peer.uint(8, 10)) + peer.packed(5, [1, 2, 3]) +
+                       peer.packed(7, [0]) + peer.data(8, bytes(16)) + peer.uint(10, 0) + peer.data(11, hello[4]) +
+                       peer.fixed(12, hello[5]) + peer.data(13, hello[16]) + peer.uint(14, hello[17]))
+        returned = conductor.receive("RETURNED")[1]
+        assert returned[4] == b"this node does not decode"
+        conductor.send("RELEASE", peer.ref(CONDUCTOR, 1, 1))
+        conductor.receive("REPORT")
+        assert process.poll() is None
