@@ -39,37 +39,24 @@ static void step_role(struct sim_node *node, struct node_event *event, enum node
 
 static void event_step(struct sim_node *node, struct node_event *event)
 {
+	enum node_role role = node_event_role(event->kind);
+
 	event->now_ns = node->sim->now_ns;
-	switch (event->kind) {
-	case NODE_PREFILL:
-	case NODE_RESERVE_ANSWER:
-	case NODE_SLICE_SENT:
-		step_role(node, event, NODE_ROLE_PREFILL);
-		return;
-	case NODE_RESERVE:
-	case NODE_EXPECT_FAILED:
-	case NODE_SLICE_LANDED:
-	case NODE_LANDED_ALL:
-	case NODE_REVOKED:
-	case NODE_FIRST_TOKENS:
-	case NODE_ADOPT:
+	if (role != NODE_ROLE_PREFILL)
 		step_role(node, event, NODE_ROLE_DECODE);
-		return;
-	default:
-		step_role(node, event, NODE_ROLE_DECODE);
+	if (role != NODE_ROLE_DECODE)
 		step_role(node, event, NODE_ROLE_PREFILL);
-	}
 }
 
 static void flush(struct sim_node *node)
 {
 	if (node->depth)
 		return;
-	for (uint32_t i = 0; i < node->deferred_count; i++) {
-		struct node_event event = node->deferred[i];
+	for (uint32_t i = 0; i < node->deferred.count; i++) {
+		struct node_event event = node->deferred.v[i];
 		event_step(node, &event);
 	}
-	node->deferred_count = 0;
+	node->deferred.count = 0;
 }
 
 void sim_node_event(struct sim_node *node, struct node_event *event)
@@ -80,13 +67,7 @@ void sim_node_event(struct sim_node *node, struct node_event *event)
 
 void sim_node_defer(struct sim_node *node, const struct node_event *event)
 {
-	if (node->deferred_count == node->deferred_capacity) {
-		node->deferred_capacity = MAX(64u, 2 * node->deferred_capacity);
-		node->deferred = realloc(node->deferred,
-					 node->deferred_capacity * sizeof *node->deferred);
-		CHECK(node->deferred);
-	}
-	node->deferred[node->deferred_count++] = *event;
+	node_event_queue_push(&node->deferred, event);
 }
 
 static void to_conductor(struct sim_node *node, uint64_t incarnation, uint16_t type,
@@ -824,7 +805,7 @@ void sim_node_start(struct sim *sim, struct sim_node *node)
 	CHECK(node->memory && node->outgoing && node->results && node->sampled && node->codec);
 	cores_new(node);
 	node->busy = node->welcomed = false;
-	node->depth = node->deferred_count = 0;
+	node->depth = node->deferred.count = 0;
 	node->conductor = NULL;
 	node->redial_ns = 0;
 	sim_trace(sim, "%s starts as %llu", node->name, (unsigned long long)node->incarnation);
@@ -849,9 +830,7 @@ void sim_node_free(struct sim_node *node)
 	free(node->outgoing);
 	free(node->results);
 	free(node->sampled);
-	free(node->deferred);
-	node->deferred = NULL;
-	node->deferred_capacity = 0;
+	node_event_queue_fini(&node->deferred);
 }
 
 void sim_node_crash(struct sim *sim, struct sim_node *node)

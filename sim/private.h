@@ -155,8 +155,7 @@ struct sim_node {
 	uint32_t *sampled;
 	bool busy;
 	uint32_t depth;
-	struct node_event *deferred;
-	uint32_t deferred_count, deferred_capacity;
+	struct node_event_queue deferred;
 	struct node_codec *codec;
 
 	struct sim_conn *conductor;

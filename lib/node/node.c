@@ -36,30 +36,9 @@ bool node_has_role(const struct node *node, enum node_role role)
 	return role_index(node, role) >= 0;
 }
 
-/* Which role an event is for; 0: every one. */
-static enum node_role event_role(enum node_event_kind kind)
-{
-	switch (kind) {
-	case NODE_PREFILL:
-	case NODE_RESERVE_ANSWER:
-	case NODE_SLICE_SENT:
-		return NODE_ROLE_PREFILL;
-	case NODE_RESERVE:
-	case NODE_EXPECT_FAILED:
-	case NODE_SLICE_LANDED:
-	case NODE_LANDED_ALL:
-	case NODE_REVOKED:
-	case NODE_FIRST_TOKENS:
-	case NODE_ADOPT:
-		return NODE_ROLE_DECODE;
-	default:
-		return 0;
-	}
-}
-
 static void event_step(struct node *node, struct node_event *event)
 {
-	enum node_role role = event_role(event->kind);
+	enum node_role role = node_event_role(event->kind);
 	event->now_ns = clock_now_ns();
 	for (uint32_t i = 0; i < node->role_count; i++) {
 		if (role && node->roles[i].maker->ops->role != role)
@@ -73,11 +52,11 @@ void node_flush(struct node *node)
 {
 	if (node->depth)
 		return;
-	for (uint32_t i = 0; i < node->deferred_count; i++) {
-		struct node_event event = node->deferred[i];
+	for (uint32_t i = 0; i < node->deferred.count; i++) {
+		struct node_event event = node->deferred.v[i];
 		event_step(node, &event);
 	}
-	node->deferred_count = 0;
+	node->deferred.count = 0;
 }
 
 void node_event(struct node *node, struct node_event *event)
@@ -88,14 +67,7 @@ void node_event(struct node *node, struct node_event *event)
 
 void node_defer(struct node *node, const struct node_event *event)
 {
-	if (node->deferred_count == node->deferred_capacity) {
-		uint32_t capacity = MAX(64u, node->deferred_capacity * 2);
-		struct node_event *deferred = realloc(node->deferred, capacity * sizeof *deferred);
-		CHECK(deferred); /* losing an outcome would leak its blocks */
-		node->deferred = deferred;
-		node->deferred_capacity = capacity;
-	}
-	node->deferred[node->deferred_count++] = *event;
+	node_event_queue_push(&node->deferred, event);
 }
 
 static void do_reserve(struct node *node, const struct node_action *action)
@@ -581,7 +553,7 @@ static void node_close(struct node *node)
 	model_close(node->model);
 	metrics_free(node->metrics);
 	node_codec_free(node->codec);
-	free(node->deferred);
+	node_event_queue_fini(&node->deferred);
 }
 
 int node_main(int argc, char **argv, const char *daemon, enum node_role role,

@@ -101,8 +101,7 @@ struct node {
 		struct node_actions actions;
 	} roles[2];
 	uint32_t role_count;
-	struct node_event *deferred; /* events born while actions were being done, oldest first */
-	uint32_t deferred_count, deferred_capacity;
+	struct node_event_queue deferred;
 	uint32_t depth;
 
 	/* batch.c */

@@ -123,3 +123,41 @@ void node_batch_clear(struct node_batch *batch)
 {
 	batch->row_count = batch->sample_count = batch->copy_count = batch->token_count = 0;
 }
+
+enum node_role node_event_role(enum node_event_kind kind)
+{
+	switch (kind) {
+	case NODE_PREFILL:
+	case NODE_RESERVE_ANSWER:
+	case NODE_SLICE_SENT:
+		return NODE_ROLE_PREFILL;
+	case NODE_RESERVE:
+	case NODE_EXPECT_FAILED:
+	case NODE_SLICE_LANDED:
+	case NODE_LANDED_ALL:
+	case NODE_REVOKED:
+	case NODE_FIRST_TOKENS:
+	case NODE_ADOPT:
+		return NODE_ROLE_DECODE;
+	default:
+		return 0;
+	}
+}
+
+void node_event_queue_push(struct node_event_queue *queue, const struct node_event *event)
+{
+	if (queue->count == queue->capacity) {
+		uint32_t capacity = MAX(64u, queue->capacity * 2);
+		struct node_event *v = realloc(queue->v, capacity * sizeof *v);
+		CHECK(v); /* losing an outcome would leak its blocks */
+		queue->v = v;
+		queue->capacity = capacity;
+	}
+	queue->v[queue->count++] = *event;
+}
+
+void node_event_queue_fini(struct node_event_queue *queue)
+{
+	free(queue->v);
+	*queue = (struct node_event_queue){ 0 };
+}

@@ -241,6 +241,17 @@ struct node_event {
 	};
 };
 
+/* Which role an event is for; 0: every one that runs here. */
+enum node_role node_event_role(enum node_event_kind kind);
+
+/* Events born while actions are being done (R1, R5) wait here, oldest first. Zero-initialise. */
+struct node_event_queue {
+	struct node_event *v;
+	uint32_t count, capacity;
+};
+void node_event_queue_push(struct node_event_queue *queue, const struct node_event *event);
+void node_event_queue_fini(struct node_event_queue *queue);
+
 /* ---- actions ---- */
 
 enum node_action_kind {
