@@ -446,8 +446,8 @@ int ssd_put(struct ssd *ssd, const struct kv_key *key, const struct kv_key *pare
 	if (error)
 		return error;
 	grow_maybe(ssd);
-	if (!ssd->free_count && ssd->growing)
-		return put_again(ssd);
+	if (!ssd->free_count && (ssd->growing || ssd->clears_open))
+		return put_again(ssd); /* a slot is on its way, nothing has to give way to it */
 	/* First the entry, so that the block's parent does not give way to it. Nothing grows past the
 	 * index: with every slot taken an eviction comes first. */
 	if (!ssd->free_count && ssd__index_coldest(&ssd->index) == SSD_NONE) {
@@ -531,6 +531,7 @@ static void entry_drop(struct ssd *ssd, uint32_t entry)
 	struct ssd__operation *operation = operation_take(ssd, OPERATION_CLEAR, SSD_NONE);
 	operation->place = place;
 	operation->dirty = true;
+	ssd->clears_open++;
 	command(ssd, operation);
 }
 
@@ -609,6 +610,7 @@ static void get_ended(struct ssd *ssd, const struct ssd__operation *operation)
 
 static void clear_ended(struct ssd *ssd, const struct ssd__operation *operation)
 {
+	ssd->clears_open--;
 	ssd->room = ssd->room || ssd->starved; /* nobody hears of this, but it held an operation */
 	if (operation->status && operation->status != -ENOSPC)
 		ssd->stats.slots_retired++;

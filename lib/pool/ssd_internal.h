@@ -216,7 +216,7 @@ struct ssd {
 	uint32_t batch_at;
 	uint64_t tick;
 	bool ready, scan_done, growing, at_bound, starved, room;
-	uint32_t errors_in_row;
+	uint32_t errors_in_row, clears_open;
 	uint64_t pause_until_ns, pause_ns, grow_after_ns;
 	struct ssd_stats stats;
 

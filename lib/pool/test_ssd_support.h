@@ -88,15 +88,20 @@ static inline void folder_make(char *path, size_t bytes)
 	assert_non_null(mkdtemp(path));
 }
 
-static inline void folder_remove(const char *path)
+static inline void folder_empty(const char *path)
 {
 	DIR *folder = opendir(path);
 	if (!folder)
 		return;
 	for (struct dirent *entry; (entry = readdir(folder));)
-		if (entry->d_name[0] != '.')
-			(void)unlinkat(dirfd(folder), entry->d_name, 0);
+		if (entry->d_name[0] != '.' && unlinkat(dirfd(folder), entry->d_name, 0))
+			(void)unlinkat(dirfd(folder), entry->d_name, AT_REMOVEDIR);
 	closedir(folder);
+}
+
+static inline void folder_remove(const char *path)
+{
+	folder_empty(path);
 	(void)rmdir(path);
 }
 
