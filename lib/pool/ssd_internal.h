@@ -25,6 +25,9 @@
 #define SSD_FILES_REGISTERED_MAX 4096u
 #define SSD_BATCH_RECORDS 256u
 #define SSD_BATCHES 2u
+/* Hashed in a turn at most: then new I/O is started and the loop hears of what has ended, so that the
+ * disk does not idle while a queue full of blocks is verified. */
+#define SSD_TURN_BYTES (1u << 20)
 #define SSD_SCAN_READS 8u /* under way at a time */
 #define SSD_SCAN_BYTES (256u << 10)
 #define SSD_SEGMENT_SLOTS_MAX (1u << 20)
@@ -89,7 +92,8 @@ struct ssd__engine {
 	void (*fini)(struct ssd *ssd);
 	/* May be answered by ssd__io_step() only from turn(). */
 	void (*submit)(struct ssd *ssd, struct ssd__io *io);
-	/* Hands on what was submitted, and waits for completions or a wake. */
+	/* Hands on what was submitted, and waits for completions or a wake. Ends early when
+	 * turn_bytes has reached SSD_TURN_BYTES; then the next one does not wait. */
 	void (*turn)(struct ssd *ssd);
 	void (*file_added)(struct ssd *ssd, uint32_t segment);
 };
@@ -233,6 +237,7 @@ struct ssd {
 	bool scan_posted, direct_refused, posted;
 	struct ssd__batch *batches; /* [SSD_BATCHES] */
 	uint32_t batch_next, operations_open;
+	uint64_t turn_bytes; /* of I/O that ended in this turn */
 	uint64_t io_count, reads, writes, grows; /* for injected faults */
 };
 

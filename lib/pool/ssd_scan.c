@@ -303,6 +303,7 @@ static void scan_tables(struct scan *scan)
 				more = scan_read_next(scan, &scan->reads[i]);
 		if (!scan->reads_open)
 			return;
+		scan->ssd->turn_bytes = 0;
 		scan->ssd->engine->turn(scan->ssd);
 	}
 }

@@ -72,6 +72,7 @@ static int fault_of(struct ssd *ssd, const struct ssd__io *io)
 static void io_end(struct ssd *ssd, struct ssd__io *io, int result)
 {
 	io->result = result;
+	ssd->turn_bytes += io->done;
 	if (result && io->kind == IO_READ && result != -ENODATA)
 		ssd__count(&ssd->counters.read_errors, 1);
 	if (result && io->kind == IO_WRITE)
@@ -321,6 +322,7 @@ void *ssd__thread_main(void *argument)
 		notify_turn(ssd);
 		if (stop && !ssd->operations_open)
 			break;
+		ssd->turn_bytes = 0;
 		ssd->engine->turn(ssd);
 	}
 	ssd->engine->fini(ssd);

@@ -115,27 +115,40 @@ static bool transfer_here(struct ssd *ssd)
 	return true;
 }
 
+static struct ssd__io *done_next(struct ssd__pool *pool)
+{
+	struct ssd__io *io = NULL;
+
+	pthread_mutex_lock(&pool->lock);
+	if (!list_empty(&pool->done)) {
+		io = list_entry(pool->done.next, struct ssd__io, link);
+		list_remove(&io->link);
+	} else {
+		pool->done_signalled = false;
+	}
+	pthread_mutex_unlock(&pool->lock);
+	return io;
+}
+
 static void threads_turn(struct ssd *ssd)
 {
 	struct ssd__pool *pool = &ssd->pool;
-	struct list done;
+	struct ssd__io *io;
 	uint64_t count;
 
 	if (transfer_here(ssd))
 		return;
-	ssize_t bytes = read(ssd->wake_fd, &count, sizeof count);
-	CHECK(bytes == sizeof count || errno == EINTR);
-	(void)atomic_exchange(&ssd->wake_sent, false);
-	list_init(&done);
-	pthread_mutex_lock(&pool->lock);
-	pool->done_signalled = false;
-	list_insert_after(&done, &pool->done);
-	list_remove(&pool->done);
-	pthread_mutex_unlock(&pool->lock);
-	while (!list_empty(&done)) {
-		struct ssd__io *io = list_entry(done.next, struct ssd__io, link);
-		list_remove(&io->link);
+	io = done_next(pool);
+	if (!io) {
+		ssize_t bytes = read(ssd->wake_fd, &count, sizeof count);
+		CHECK(bytes == sizeof count || errno == EINTR);
+		(void)atomic_exchange(&ssd->wake_sent, false);
+		io = done_next(pool);
+	}
+	while (io) {
 		ssd__io_step(ssd, io, io->count);
+		/* What is left is signalled still, and found at once by the next turn. */
+		io = ssd->turn_bytes < SSD_TURN_BYTES ? done_next(pool) : NULL;
 	}
 }
 

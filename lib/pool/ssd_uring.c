@@ -171,7 +171,7 @@ static void uring_turn(struct ssd *ssd)
 	wake_arm(ssd, uring);
 	int error = io_uring_submit_and_wait(&uring->ring, 1);
 	CHECK(error >= 0 || error == -EINTR || error == -EAGAIN || error == -EBUSY);
-	while (!io_uring_peek_cqe(&uring->ring, &cqe)) {
+	while (ssd->turn_bytes < SSD_TURN_BYTES && !io_uring_peek_cqe(&uring->ring, &cqe)) {
 		struct ssd__io *io = io_uring_cqe_get_data(cqe);
 		int count = cqe->res;
 		io_uring_cqe_seen(&uring->ring, cqe);
