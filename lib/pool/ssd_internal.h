@@ -251,6 +251,10 @@ static inline void ssd__count(_Atomic uint64_t *counter, uint64_t amount)
 	atomic_fetch_add_explicit(counter, amount, memory_order_relaxed);
 }
 
+/* ---- ssd_open.c ---- */
+
+void ssd__wake(struct ssd *ssd); /* the disk thread; any thread */
+
 /* ---- ssd_disk.c: pages, segments, growing ---- */
 
 static inline uint64_t ssd__segment_size(const struct ssd *ssd, uint32_t slot_count)

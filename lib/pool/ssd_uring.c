@@ -75,6 +75,20 @@ static void buffers_register(struct ssd *ssd, struct uring *uring)
 	free(vectors);
 }
 
+/* Linux before 5.6 has a ring, but not everything that is done with it here. */
+static bool operations_there(struct uring *uring)
+{
+	static const int wanted[] = { IORING_OP_READ,	    IORING_OP_WRITE, IORING_OP_READ_FIXED,
+				      IORING_OP_WRITE_FIXED, IORING_OP_FALLOCATE };
+	struct io_uring_probe *probe = io_uring_get_probe_ring(&uring->ring);
+	bool there = probe != NULL;
+
+	for (uint32_t i = 0; i < ARRAY_COUNT(wanted) && there; i++)
+		there = io_uring_opcode_supported(probe, wanted[i]);
+	io_uring_free_probe(probe);
+	return there;
+}
+
 static int uring_init(struct ssd *ssd)
 {
 	struct uring *uring = calloc(1, sizeof *uring);
@@ -88,6 +102,10 @@ static int uring_init(struct ssd *ssd)
 	int error = io_uring_queue_init_params(entries, &uring->ring, &params);
 	if (error == -EINVAL) /* before Linux 6.1 */
 		error = io_uring_queue_init(entries, &uring->ring, 0);
+	if (!error && !operations_there(uring)) {
+		io_uring_queue_exit(&uring->ring);
+		error = -ENOSYS;
+	}
 	if (error) {
 		free(uring);
 		return error;
