@@ -5,6 +5,8 @@
  * For every size the two take turns, round after round. Processor time is the process's, the kernel's
  * part and its io_uring workers included; a get verifies every byte. The table shows medians and the
  * range of the bandwidth.
+ *
+ * `--adopt BLOCKS` measures a restart instead: how long until that many small blocks are known again.
  */
 #include "bench/bench.h"
 
@@ -42,7 +44,7 @@ static const char *const method_names[METHOD_COUNT] = { "write new", "put new", 
 
 struct bench {
 	const char *path, *json_path;
-	uint64_t round_bytes;
+	uint64_t round_bytes, adopt;
 	uint32_t sizes[SIZES_MAX], size_count;
 	uint32_t rounds, depth;
 	bool threads;
@@ -176,6 +178,24 @@ static void ssd_pass(struct bench *bench, struct ssd *ssd, uint32_t size, enum m
 	watch_stop(&watch, bench, method, round, count * size);
 }
 
+static uint64_t open_ready(struct bench *bench, const struct ssd_config *config, struct ssd **ret_ssd)
+{
+	char error_text[256];
+	struct ssd_event event = { 0 };
+	uint64_t adopted = 0;
+
+	if (ssd_open(config, ret_ssd, error_text, sizeof error_text)) {
+		fprintf(stderr, "bench ssd: %s\n", error_text);
+		exit(1);
+	}
+	while (event.kind != SSD_READY)
+		if (ssd_poll(*ret_ssd, &event))
+			adopted += event.kind == SSD_ADOPTED;
+		else
+			wait_events(bench);
+	return adopted;
+}
+
 static void ssd_clear(const char *folder)
 {
 	char name[600];
@@ -193,9 +213,8 @@ static void ssd_round(struct bench *bench, uint32_t size, uint32_t round, struct
 {
 	uint32_t slice_bytes[SLICES];
 	uint64_t count = bench->round_bytes / size;
-	char folder[512], error_text[256];
+	char folder[512];
 	struct ssd *ssd;
-	struct ssd_event event = { 0 };
 
 	snprintf(folder, sizeof folder, "%s/ssd", bench->path);
 	for (uint32_t i = 0; i < bench->slices; i++)
@@ -205,13 +224,7 @@ static void ssd_round(struct bench *bench, uint32_t size, uint32_t round, struct
 				     .queue_depth = bench->depth, .force_threads = bench->threads,
 				     .arena = bench->arena, .arena_bytes = ARENA_BYTES,
 				     .notify = notify, .notify_context = bench };
-	if (ssd_open(&config, &ssd, error_text, sizeof error_text)) {
-		fprintf(stderr, "bench ssd: %s\n", error_text);
-		exit(1);
-	}
-	while (event.kind != SSD_READY)
-		if (!ssd_poll(ssd, &event))
-			wait_events(bench);
+	(void)open_ready(bench, &config, &ssd);
 	ssd_pass(bench, ssd, size, PUT_NEW, round, 0, count);
 	ssd_pass(bench, ssd, size, PUT_OVER, round, count, count);
 	/* As many as surely were not evicted: slots are lost to the files' first pages. */
@@ -221,7 +234,7 @@ static void ssd_round(struct bench *bench, uint32_t size, uint32_t round, struct
 	ssd_clear(folder);
 }
 
-/* ---- the table ---- */
+/* ---- a restart ---- */
 
 static void arena_fill(struct bench *bench, uint32_t size)
 {
@@ -239,6 +252,35 @@ static void arena_fill(struct bench *bench, uint32_t size)
 		bench->sums[i] = hash_slice(bench->arena + i / bench->slices * size + i % bench->slices * slice,
 					    slice);
 }
+
+/* Blocks of 16 KiB are put, then the folder is opened again and each of them was adopted. */
+static void adopt_run(struct bench *bench)
+{
+	const uint32_t size = 4 * SSD_ALIGN;
+	const uint32_t slice_bytes[4] = { SSD_ALIGN, SSD_ALIGN, SSD_ALIGN, SSD_ALIGN };
+	uint64_t count = bench->adopt;
+	char folder[512];
+	struct ssd *ssd;
+
+	snprintf(folder, sizeof folder, "%s/ssd", bench->path);
+	struct ssd_config config = { .path = folder, .bytes = (count + 65536) * (size + SSD_ALIGN),
+				     .slice_bytes = slice_bytes, .slice_count = 4, .queue_depth = 256,
+				     .force_threads = bench->threads, .notify = notify,
+				     .notify_context = bench };
+	arena_fill(bench, size);
+	(void)open_ready(bench, &config, &ssd);
+	ssd_pass(bench, ssd, size, PUT_NEW, 0, 0, count);
+	ssd_close(ssd);
+	struct watch watch = watch_start();
+	uint64_t adopted = open_ready(bench, &config, &ssd);
+	double seconds = (double)(clock_now_ns() - watch.start_ns) / 1e9;
+	printf("restart: %llu of %llu blocks of 16 KiB adopted in %.2f s, %.2f s of processor time\n",
+	       (unsigned long long)adopted, (unsigned long long)count, seconds, cpu_s() - watch.cpu_s);
+	ssd_close(ssd);
+	ssd_clear(folder);
+}
+
+/* ---- the table ---- */
 
 static int by_value(const void *a, const void *b)
 {
@@ -279,7 +321,8 @@ static int parse(int argc, char **argv, struct bench *bench)
 		{ "path", required_argument, NULL, 'p' }, { "mib", required_argument, NULL, 'm' },
 		{ "block", required_argument, NULL, 'b' }, { "rounds", required_argument, NULL, 'r' },
 		{ "depth", required_argument, NULL, 'd' }, { "threads", no_argument, NULL, 't' },
-		{ "json", required_argument, NULL, 'j' }, { 0 },
+		{ "json", required_argument, NULL, 'j' }, { "adopt", required_argument, NULL, 'a' },
+		{ 0 },
 	};
 	bool sizes_given = false;
 
@@ -298,6 +341,7 @@ static int parse(int argc, char **argv, struct bench *bench)
 			break;
 		case 'r': bench->rounds = (uint32_t)value; break;
 		case 'd': bench->depth = (uint32_t)value; break;
+		case 'a': bench->adopt = value; break;
 		case 't': bench->threads = true; break;
 		case 'j': bench->json_path = optarg; break;
 		default: return -EINVAL;
@@ -307,7 +351,7 @@ static int parse(int argc, char **argv, struct bench *bench)
 	    !bench->depth || bench->depth > SSD_QUEUE_DEPTH_MAX || bench->round_bytes < 64 * MIB ||
 	    optind != argc) {
 		fprintf(stderr, "usage: bench ssd --path FOLDER [--mib PER_PASS (64...)] [--block KIB (a power of "
-			"two, several times)] [--rounds N] [--depth N] [--threads] [--json FILE]\n");
+			"two, several times)] [--rounds N] [--depth N] [--threads] [--adopt BLOCKS] [--json FILE]\n");
 		return -EINVAL;
 	}
 	return 0;
@@ -327,6 +371,11 @@ int bench_ssd_main(int argc, char **argv)
 	if (bench.wake < 0 || bench.arena == MAP_FAILED)
 		die("memory", -errno);
 	(void)mkdir(bench.path, 0700);
+	if (bench.adopt) { /* instead of the table */
+		adopt_run(&bench);
+		free(bench.sums);
+		return 0;
+	}
 	FILE *json = bench.json_path ? fopen(bench.json_path, "w") : NULL;
 	if (bench.json_path && !json)
 		die(bench.json_path, -errno);
