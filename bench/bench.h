@@ -5,5 +5,6 @@
 
 int bench_engine_main(int argc, char **argv);
 int bench_xfer_main(int argc, char **argv);
+int bench_ssd_main(int argc, char **argv);
 
 #endif
