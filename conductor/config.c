@@ -39,7 +39,7 @@ static const struct setting rows[] = {
 	  .help = "HOST:PORT[/PREFIX] of a Redis with the API keys, shared by several conductors, instead of the file.",
 	  AT(redis) },
 	{ "metrics-tenants", SETTING_COUNT, "tenants", "0", 0, 1000,
-	  .help = "As many tenants get metrics of their own, further ones share tenant=\"other\"; 0: none.",
+	  .help = "As many tenants get metrics of their own, further ones share tenant=\"(others)\"; 0: none.",
 	  AT(metrics_tenants) },
 	{ "admin-host", SETTING_TEXT, "", "127.0.0.1",
 	  .help = "Address of the admin listener: stats, traces, drain, roles.", AT(admin_host) },

@@ -37,7 +37,7 @@ static const char *tenant_label(struct key_source *source, const char *tenant)
 		if (!strcmp(source->tenants[i], tenant))
 			return tenant;
 	if (source->tenant_count == source->tenants_max)
-		return "other";
+		return "(others)"; /* no tenant can be called so */
 	memcpy(source->tenants[source->tenant_count++], tenant, API_KEY_NAME_MAX + 1);
 	return tenant;
 }

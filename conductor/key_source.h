@@ -15,7 +15,7 @@ struct key_source;
  * @store:       taken, whatever is returned
  * @name:        of the file or the server, for log lines; kept
  * @period_ns:   between two looks
- * @tenants_max: as many tenants get metrics of their own, later ones share tenant="other"; 0: none
+ * @tenants_max: as many tenants get metrics of their own, later ones share tenant="(others)"; 0: none
  *
  * The first look is over when it returns; a store that could not be read is tried again for ever.
  */

@@ -158,7 +158,7 @@ static void test_source(void **state)
 	buf_init(&text, 0);
 	metrics_render(metrics, &text);
 	assert_non_null(strstr(text.data, "baton_tenant_requests_total{tenant=\"a\"} 0\n"));
-	assert_non_null(strstr(text.data, "tenant=\"other\""));
+	assert_non_null(strstr(text.data, "tenant=\"(others)\""));
 	assert_non_null(strstr(text.data, "baton_keys 3\n"));
 	assert_non_null(strstr(text.data, "baton_key_store_up 1\n"));
 	buf_fini(&text);
