@@ -18,14 +18,16 @@
 #define ANSWER_BYTES_MAX (64u << 20)
 
 struct admin_config {
-	const char *admin, *what;
+	const char *admin, *what, *api_key;
 	uint64_t timeout_ns;
 	bool json;
 };
 
 #define AT(field) .offset = offsetof(struct admin_config, field)
 #define ADMIN_ROW                                                                                \
-	{ "admin", SETTING_TEXT, "", "http://127.0.0.1:8001", .help = "The conductor's admin listener.", AT(admin) }
+	{ "admin", SETTING_TEXT, "", "http://127.0.0.1:8001", .help = "The conductor's admin listener.", AT(admin) },               \
+	{ "api-key", SETTING_TEXT, "", "", .secret = true,                                         \
+	  .help = "Key of class admin, which a listener beyond loopback asks for.", AT(api_key) }
 #define TIMEOUT_ROW                                                                              \
 	{ "timeout", SETTING_DURATION, "s", "10", 1, 86400, .help = "Longest silence of the server.", AT(timeout_ns) }
 #define JSON_ROW                                                                                 \
@@ -64,7 +66,8 @@ static void append_encoded(struct buf *out, const char *text)
 /* The answer's JSON, or NULL after a line on standard error. */
 static json_t *ask(const struct admin_config *config, const char *program, const char *method, const char *path)
 {
-	const struct client_call call = { .method = method, .path = path, .timeout_ns = config->timeout_ns };
+	const struct client_call call = { .method = method, .path = path, .timeout_ns = config->timeout_ns,
+					  .api_key = config->api_key };
 	struct client_url url;
 	struct buf body;
 	int status = 0;

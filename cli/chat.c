@@ -21,7 +21,7 @@
 #define ID_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 struct chat_config {
-	const char *url, *once, *system, *admin;
+	const char *url, *once, *system, *admin, *api_key;
 	uint64_t max_tokens, timeout_ns;
 	double temperature;
 	bool timing;
@@ -31,6 +31,7 @@ struct chat_config {
 
 static const struct setting rows[] = {
 	{ "url", SETTING_TEXT, "", "http://127.0.0.1:8000", .help = "The cluster's client API.", AT(url) },
+	{ "api-key", SETTING_TEXT, "", "", .secret = true, .help = "Where the cluster asks for one.", AT(api_key) },
 	{ "once", SETTING_TEXT, "", "", .help = "Asks this and ends; without it questions are read line by line.", AT(once) },
 	{ "system", SETTING_TEXT, "", "", .help = "The system message; the model's own when empty.", AT(system) },
 	{ "max-tokens", SETTING_COUNT, "tokens", "512", 1, 1 << 24, .help = "Longest answer.", AT(max_tokens) },
@@ -124,7 +125,8 @@ static int on_body(const char *data, size_t bytes, void *context)
 /* The model to name in requests: the first that the server serves. */
 static int find_model(const struct client_url *url, const struct chat_config *config, char *out, size_t capacity)
 {
-	const struct client_call call = { .method = "GET", .path = "/v1/models", .timeout_ns = config->timeout_ns };
+	const struct client_call call = { .method = "GET", .path = "/v1/models", .timeout_ns = config->timeout_ns,
+					  .api_key = config->api_key };
 	struct buf body;
 	int status = 0;
 
@@ -153,7 +155,8 @@ static json_t *find_trace(const struct chat_config *config, const char *id)
 	if (!*config->admin || client_url_parse(config->admin, &url) || strspn(id, ID_CHARACTERS) != strlen(id))
 		return NULL;
 	snprintf(path, sizeof path, "/debug/requests/%.200s", id);
-	const struct client_call call = { .method = "GET", .path = path, .timeout_ns = config->timeout_ns };
+	const struct client_call call = { .method = "GET", .path = path, .timeout_ns = config->timeout_ns,
+					  .api_key = config->api_key };
 	buf_init(&body, ANSWER_BYTES_MAX);
 	if (!client_do(&url, &call, &status, &body) && status == 200)
 		trace = json_loads(body.data ? body.data : "", 0, NULL);
@@ -205,7 +208,8 @@ static int ask(const struct client_url *url, const struct chat_config *config, c
 				    "stream", 1, "max_tokens", (json_int_t)config->max_tokens, "temperature",
 				    config->temperature, "stream_options", "include_usage", 1);
 	char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
-	const struct client_call call = { "POST", "/v1/chat/completions", text, config->timeout_ns, on_body, &answer };
+	const struct client_call call = { "POST", "/v1/chat/completions", text, config->timeout_ns, on_body, &answer,
+					  config->api_key };
 	buf_init(&body, ANSWER_BYTES_MAX);
 	buf_init(&answer.event, EVENT_BYTES_MAX);
 	buf_init(&answer.text, ANSWER_BYTES_MAX);

@@ -7,6 +7,7 @@ int cli_chat(int argc, char **argv);
 int cli_stats(int argc, char **argv);
 int cli_trace(int argc, char **argv);
 int cli_drain(int argc, char **argv);
+int cli_keys(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 
 #endif

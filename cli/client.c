@@ -121,6 +121,8 @@ static int send_request(int fd, const struct client_url *url, const struct clien
 	buf_printf(&head, "%s %s HTTP/1.1\r\nHost: %s%s%s:%s\r\nConnection: close\r\nAccept: */*\r\n",
 		   call->method, call->path, brackets ? "[" : "", url->host, brackets ? "]" : "",
 		   url->port);
+	if (call->api_key && *call->api_key)
+		buf_printf(&head, "Authorization: Bearer %s\r\n", call->api_key);
 	if (call->body)
 		buf_printf(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
 			   strlen(call->body));

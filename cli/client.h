@@ -23,6 +23,7 @@ struct client_call {
 	 * NULL, and for other statuses: the body is collected. */
 	int (*on_body)(const char *data, size_t bytes, void *context);
 	void *context;
+	const char *api_key; /* NULL or "": none */
 };
 
 /*

@@ -36,6 +36,7 @@ static const struct {
 	{ "stats", cli_stats, "nodes, load, KV use, transfers and latencies as a table" },
 	{ "trace", cli_trace, "what happened to a request, when, and why there" },
 	{ "drain", cli_drain, "let a node finish or hand over what it has, and leave" },
+	{ "keys", cli_keys, "make, list and revoke API keys: baton keys add|ls|revoke" },
 	{ "bench", cli_bench, "measure the engine or the transports: baton bench engine|xfer" },
 };
 

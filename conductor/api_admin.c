@@ -137,8 +137,7 @@ void admin_route(struct front *front, struct http_exchange *exchange,
 			api_route(front, exchange, http);
 			return;
 		}
-	if (!api_key_ok(front->fronts->config, exchange)) {
-		(void)api_fail(&error, 401, NULL, "A valid API key is needed.");
+	if (api_authenticate_admin(front, exchange, &error)) {
 		api_respond_error(front, exchange, &error);
 		return;
 	}

@@ -112,9 +112,9 @@ static struct request_spec *spec_new(const struct api_request *request,
 	memcpy(spec->stop_ids, params->stop_ids, sizeof spec->stop_ids);
 	spec->stop_id_count = params->stop_id_count;
 	bridge_kv_format(request->front->fronts->bridge, spec->model, kv_format);
-	kv_key_root(kv_format, "", params->cache_salt ? params->cache_salt : "",
+	kv_key_root(kv_format, request->tenant_salt, params->cache_salt ? params->cache_salt : "",
 		    &spec->root_key);
-	spec->priority = (int32_t)params->priority;
+	spec->priority = params->priority ? (int32_t)params->priority : request->key_priority;
 	spec->arrival_ns = request->arrival_ns;
 	return spec;
 }
@@ -196,6 +196,9 @@ static int request_submit(struct api_request *request, const struct api_params *
 		if (part_init(request, &request->parts[i], i, &prompts[i]))
 			return api__overloaded(error, "out of memory");
 	}
+	uint64_t prompt_tokens = 0;
+	for (uint32_t i = 0; i < count; i++)
+		prompt_tokens += prompts[i].ids.count;
 	for (uint32_t i = 0; i < count; i++) {
 		struct request_spec *spec =
 			spec_new(request, params, &prompts[i], i, max_tokens[i]);
@@ -206,6 +209,8 @@ static int request_submit(struct api_request *request, const struct api_params *
 		}
 	}
 	request->submitted = true;
+	if (request->use)
+		key_use_prompt(request->use, prompt_tokens, clock_now_ns());
 	return 0;
 }
 
@@ -226,7 +231,14 @@ static int gate(struct front *front, struct http_exchange *exchange, struct api_
 		error->retry_after_s = 1;
 		return -1;
 	}
-	return 0;
+	return api_admit_caller(front, error);
+}
+
+static void take_caller(struct api_request *request, const struct api_caller *caller)
+{
+	snprintf(request->tenant_salt, sizeof request->tenant_salt, "%s", caller->tenant_salt);
+	request->use = key_use_ref(caller->use);
+	request->key_priority = caller->priority;
 }
 
 /* ---- reading the body ---- */
@@ -351,6 +363,7 @@ void api_submit(struct front *front, struct http_exchange *exchange,
 	request->arrival_ns = clock_now_ns();
 	request->created_s = clock_wall_us() / 1000000;
 	request->begin = begin;
+	take_caller(request, &front->caller);
 	list_init(&request->dirty);
 	list_push_back(&front->requests, &request->link);
 	atomic_fetch_add(&front->fronts->open, 1);

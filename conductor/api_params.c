@@ -15,6 +15,7 @@ static const char *type_of_status(int status)
 {
 	switch (status) {
 	case 401: return "AuthenticationError";
+	case 403: return "PermissionDeniedError";
 	case 404: return "NotFoundError";
 	case 405: return "MethodNotAllowedError";
 	case 429: return "RateLimitError";

@@ -77,6 +77,7 @@ void api__request_free(struct api_request *request)
 		free(part->prompt);
 	}
 	free(request->parts);
+	key_use_unref(request->use);
 	stop_set_fini(&request->stops);
 	buf_fini(&request->head);
 	atomic_fetch_sub(&request->front->fronts->open, 1);
@@ -320,6 +321,8 @@ static void count_tokens(struct api_part *part, struct api_choice *choice, uint3
 				       (double)(now_ns - choice->last_ns) / 1e9 / count);
 	choice->last_ns = request->last_ns = now_ns;
 	metric_add(request->metrics->generation_tokens, count);
+	if (request->use)
+		key_use_generated(request->use, count, now_ns);
 }
 
 /* Return: tokens taken; fewer than came when a stop string ended the choice. -1: no memory. */

@@ -2,8 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <openssl/crypto.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -55,24 +53,6 @@ void api_respond_error(struct front *front, struct http_exchange *exchange,
 		http_answer_header(exchange, "WWW-Authenticate", "Bearer");
 	api_respond(front, exchange, error->status, "application/json", &body);
 	buf_fini(&body);
-}
-
-bool api_key_ok(const struct fronts_config *config, struct http_exchange *exchange)
-{
-	const char *value = http_header(exchange, "authorization");
-	if (!config->api_key_count)
-		return true;
-	if (!value || strncasecmp(value, "bearer ", 7) != 0)
-		return false;
-	value += 7;
-	value += strspn(value, " ");
-	bool ok = false;
-	for (uint32_t i = 0; i < config->api_key_count; i++) {
-		size_t bytes = strlen(config->api_keys[i]);
-		/* In constant time: how far a guess was right may not show. */
-		ok |= strlen(value) == bytes && !CRYPTO_memcmp(value, config->api_keys[i], bytes);
-	}
-	return ok;
 }
 
 /* ---- endpoints ---- */
@@ -440,9 +420,7 @@ void api_route(struct front *front, struct http_exchange *exchange,
 		http_answer_header(exchange, "Allow", route->method);
 		(void)api_fail(&error, 405, NULL, "%s takes %s, not %s.", route->path,
 			       route->method, http->method);
-	} else if (route->keyed && !api_key_ok(front->fronts->config, exchange)) {
-		(void)api_fail(&error, 401, NULL, "A valid API key is needed.");
-	} else {
+	} else if (!route->keyed || !api_authenticate(front, exchange, &error)) {
 		route->handle(front, exchange, http);
 		return;
 	}

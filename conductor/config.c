@@ -30,8 +30,17 @@ static const struct setting rows[] = {
 	{ "host", SETTING_TEXT, "", "127.0.0.1", .help = "Address of the client API.", AT(host) },
 	{ "port", SETTING_COUNT, "", "8000", 0, 65535, .help = "Its port; 0 picks a free one.", AT(port) },
 	{ "api-key", SETTING_LIST, "", "", .secret = true,
-	  .help = "Key that clients must send; may be given several times. None: no key is asked for.",
+	  .help = "Key of the tenant default, of class admin; may be given several times. Neither this, a file nor redis: no key is asked for.",
 	  AT(api_keys) },
+	{ "api-keys-file", SETTING_TEXT, "", "",
+	  .help = "File of API keys, as `baton keys` writes it; changes take effect within 2 s.",
+	  AT(api_keys_file) },
+	{ "redis", SETTING_TEXT, "", "",
+	  .help = "HOST:PORT[/PREFIX] of a Redis with the API keys, shared by several conductors, instead of the file.",
+	  AT(redis) },
+	{ "metrics-tenants", SETTING_COUNT, "tenants", "0", 0, 1000,
+	  .help = "As many tenants get metrics of their own, further ones share tenant=\"(others)\"; 0: none.",
+	  AT(metrics_tenants) },
 	{ "admin-host", SETTING_TEXT, "", "127.0.0.1",
 	  .help = "Address of the admin listener: stats, traces, drain, roles.", AT(admin_host) },
 	{ "admin-port", SETTING_COUNT, "", "8001", 0, 65535, .help = "Its port; 0 picks a free one.",
@@ -137,6 +146,16 @@ static int refuse(const char *format, const char *text)
 	return -EINVAL;
 }
 
+static bool has_keys(const struct config *config)
+{
+	return *config->api_keys || *config->api_keys_file || *config->redis;
+}
+
+bool config_admin_is_local(const struct config *config)
+{
+	return is_loopback(config->admin_host);
+}
+
 int config_check(const struct config *config)
 {
 	if (!*config->models)
@@ -154,8 +173,10 @@ int config_check(const struct config *config)
 		return refuse("--control-host %s is not loopback: give --cluster-key-file, or say "
 			      "--allow-open-network to let anyone in that network join the cluster",
 			      config->control_host);
-	if (!*config->api_keys && !config->allow_open && !is_loopback(config->admin_host))
-		return refuse("--admin-host %s is not loopback: give --api-key, or say "
+	if (*config->api_keys_file && *config->redis)
+		return refuse("--redis %s: --api-keys-file is given too; keys have one home", config->redis);
+	if (!has_keys(config) && !config->allow_open && !is_loopback(config->admin_host))
+		return refuse("--admin-host %s is not loopback: give --api-key, --api-keys-file or --redis, or say "
 			      "--allow-open-network to let anyone in that network command the "
 			      "cluster",
 			      config->admin_host);

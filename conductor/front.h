@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "conductor/bridge.h"
+#include "conductor/key_source.h"
 #include "model/model.h"
 #include "model/template.h"
 #include "net/http.h"
@@ -33,7 +34,9 @@ struct fronts_config {
 	uint16_t port, admin_port; /* 0: any */
 	uint32_t thread_count;
 	const char *const *api_keys;
-	uint32_t api_key_count; /* 0: no key is asked for */
+	uint32_t api_key_count;
+	struct key_source *key_source; /* NULL: none. Neither this nor api_keys: no key is asked for */
+	bool admin_keyed; /* the admin listener asks for a key of class admin */
 	uint32_t requests_max;  /* --max-num-queued-reqs */
 	struct http_limits limits;
 	struct front_model *models;

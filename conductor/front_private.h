@@ -34,6 +34,14 @@ struct admin_query {
 	struct http_exchange *exchange;
 };
 
+/* Who asks, as its key says. All texts are the keyring's. */
+struct api_caller {
+	const char *tenant_salt; /* "" of the tenant of --api-key, and without keys */
+	struct key_use *use;	 /* NULL: no rates */
+	int32_t priority;
+	bool admin;
+};
+
 struct front {
 	struct fronts *fronts;
 	uint32_t index;
@@ -54,6 +62,7 @@ struct front {
 	struct buf out;     /* what is being rendered */
 	const char *handler, *method; /* of the answer in the making, for http_requests */
 	uint64_t begin_ns;
+	struct api_caller caller; /* of the request being routed; valid until the loop goes on */
 	bool drained, stopped;
 };
 
@@ -152,6 +161,10 @@ struct api_request {
 	bool want_logprobs, include_stop, skip_special, return_token_ids;
 	uint32_t user_stop_ids[REQUEST_STOP_IDS_MAX];
 	uint32_t user_stop_id_count;
+	/* Of the caller: the key may go while the request lasts. */
+	char tenant_salt[65];
+	struct key_use *use;
+	int32_t key_priority;
 };
 
 /* A parsed prompt. */
@@ -216,7 +229,15 @@ void api_respond(struct front *front, struct http_exchange *exchange, int status
 void api_answering(struct front *front, const char *handler, const char *method, uint64_t begin_ns);
 /* Counts an answer that was streamed, or whose client went (499). */
 void api_count_http(struct front *front, struct http_exchange *exchange, int status);
-bool api_key_ok(const struct fronts_config *config, struct http_exchange *exchange);
+
+/* api_keys.c: fills front->caller. Return: 0, or -1 with @error filled: 401, or 503 when no table of
+ * keys was ever read. */
+int api_authenticate(struct front *front, struct http_exchange *exchange, struct api_error *error);
+/* The same on the admin listener, where only some keys open. */
+int api_authenticate_admin(struct front *front, struct http_exchange *exchange,
+			   struct api_error *error);
+/* The caller's rates. Return: 0, or -1 with @error filled: 429. */
+int api_admit_caller(struct front *front, struct api_error *error);
 
 /* api_admin.c */
 void admin_route(struct front *front, struct http_exchange *exchange,

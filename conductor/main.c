@@ -23,12 +23,15 @@
 #define PHASE_TICK_MS 10
 #define ABORT_NS (2 * NS_PER_S)
 #define REPORT_MS 10000
+#define KEYS_PERIOD_NS (500 * NS_PER_MS)
+#define REDIS_TIMEOUT_NS (400 * NS_PER_MS)
 
 enum phase { SERVING, DRAINING, ABORTING, CLOSING };
 
 struct conductor_main {
 	struct config config;
 	struct config_list api_keys;
+	struct key_source *key_source;
 	struct models models;
 	struct wire_key key;
 	struct metrics *metrics;
@@ -167,6 +170,25 @@ static int load_key(struct conductor_main *m)
 	return result;
 }
 
+static int open_keys(struct conductor_main *m)
+{
+	const struct config *config = &m->config;
+	const char *place = *config->redis ? config->redis : config->api_keys_file;
+	struct store *store;
+	if (!*place)
+		return 0;
+	int result = *config->redis ? store_redis_open(place, REDIS_TIMEOUT_NS, &store) :
+				      store_file_open(place, &store);
+	if (!result)
+		result = key_source_open(store, place, KEYS_PERIOD_NS, m->metrics,
+					 (uint32_t)config->metrics_tenants, &m->key_source);
+	if (result)
+		log_error("API keys %s: %s", place,
+			  result == -EINVAL ? "must read HOST:PORT or HOST:PORT/PREFIX" :
+					      err_text(result));
+	return result;
+}
+
 static int open_shell(struct conductor_main *m)
 {
 	const struct config *config = &m->config;
@@ -204,6 +226,8 @@ static int open_fronts(struct conductor_main *m)
 		.thread_count = (uint32_t)config->front_threads,
 		.api_keys = m->api_keys.items,
 		.api_key_count = m->api_keys.count,
+		.key_source = m->key_source,
+		.admin_keyed = !config_admin_is_local(config),
 		.requests_max = (uint32_t)config->max_num_queued,
 		.limits = {
 			.body_bytes_max = config->max_body_bytes,
@@ -267,7 +291,10 @@ static int run(struct conductor_main *m)
 	if (!result && bridge_init(&m->bridge, (uint32_t)m->config.front_threads, m->metrics))
 		result = -ENOMEM;
 	if (!result) {
-		result = serve(m);
+		result = open_keys(m);
+		if (!result)
+			result = serve(m);
+		key_source_close(m->key_source);
 		bridge_fini(&m->bridge);
 	}
 	models_close(&m->models);

@@ -745,6 +745,53 @@ static void test_admin(void **state)
 	}
 }
 
+static int change_issue(struct store_table *table, void *context)
+{
+	static struct api_key keys[] = {
+		{ .name = "a", .tenant = "t", .class = API_KEY_ADMIN },
+		{ .name = "c", .tenant = "t", .class = API_KEY_CLIENT },
+	};
+	char (*secrets)[API_KEY_TEXT_BYTES + 1] = context;
+	int result = api_key_issue(table, &keys[0], secrets[0]);
+	return result ? result : api_key_issue(table, &keys[1], secrets[1]);
+}
+
+/* Beyond loopback, which admin_keyed stands for, only some keys open the admin listener. */
+static void check_admin_keys(void)
+{
+	char secrets[2][API_KEY_TEXT_BYTES + 1], headers[2][160];
+	struct store *store;
+	struct key_source *source;
+	CHECK(!store_memory_open(&store));
+	CHECK(!store_update(store, change_issue, secrets));
+	for (int i = 0; i < 2; i++)
+		snprintf(headers[i], sizeof headers[i], "Authorization: Bearer %s\r\n", secrets[i]);
+	CHECK(!key_source_open(store, "memory", NS_PER_S, world.metrics, 0, &source));
+	world.config.key_source = source;
+	const struct {
+		bool keyed;
+		const char *header;
+		int status;
+	} cases[] = {
+		{ false, NULL, 200 }, { true, NULL, 401 },	 { true, headers[0], 200 },
+		{ true, headers[1], 403 }, { true, "Authorization: Bearer sk-secret\r\n", 200 },
+	};
+	for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+		world.config.admin_keyed = cases[i].keyed;
+		int fd = client_dial(world.admin_port);
+		client_send(fd, "GET", "/stats", cases[i].header, NULL);
+		struct answer a = client_receive(fd);
+		assert_int_equal(a.status, cases[i].status);
+		answer_free(&a);
+	}
+	struct answer a = ask("POST", COMPLETION, headers[1], "{\"prompt\":\"Hi\"}");
+	assert_int_equal(a.status, 200);
+	answer_free(&a);
+	world.config.admin_keyed = false;
+	world.config.key_source = NULL;
+	key_source_close(source);
+}
+
 static void test_gates(void **state)
 {
 	world_stop();
@@ -763,6 +810,7 @@ static void test_gates(void **state)
 	a = ask("OPTIONS", CHAT, NULL, NULL);
 	assert_int_equal(a.status, 204);
 	answer_free(&a);
+	check_admin_keys();
 	int held[2];
 	for (int i = 0; i < 2; i++) {
 		held[i] = client_dial(world.port);

@@ -57,7 +57,7 @@ static struct config sound(void)
 	return (struct config){ .models = "m.gguf", .block_tokens = 64, .lease_ns = 3 * NS_PER_S,
 				.heartbeat_ns = NS_PER_S, .policy = "least-loaded",
 				.control_host = "127.0.0.1", .admin_host = "localhost",
-				.cluster_key_file = "", .api_keys = "" };
+				.cluster_key_file = "", .api_keys = "", .api_keys_file = "", .redis = "" };
 }
 
 static void test_config(void **state)
@@ -76,6 +76,12 @@ static void test_config(void **state)
 	assert_int_not_equal(config_check(&config), 0);
 	config.api_keys = "sk";
 	assert_int_equal(config_check(&config), 0);
+	config.api_keys = "";
+	config.api_keys_file = "keys";
+	assert_int_equal(config_check(&config), 0);
+	assert_false(config_admin_is_local(&config));
+	config.redis = "h:1";
+	assert_int_not_equal(config_check(&config), 0);
 	config = sound();
 	config.control_host = "::";
 	assert_int_not_equal(config_check(&config), 0);
