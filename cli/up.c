@@ -446,7 +446,8 @@ static int prepare(struct up *up)
 	if (!error)
 		error = make_key(up);
 	if (error) {
-		fprintf(stderr, "baton up: state folder %s: %s\n", up->state_dir, strerror(-error));
+		fprintf(stderr, "baton up: state folder %s: %s\n",
+			up->state_dir[0] ? up->state_dir : up->config.state_dir, strerror(-error));
 		return error;
 	}
 	for (size_t i = 0; i < ARRAY_COUNT(daemons); i++) {

@@ -31,7 +31,7 @@ static const struct setting rows[] = {
 	  .help = "Port of the admin listener on loopback; 0: the one after --port, or a free one.", AT(admin_port) },
 	{ "transport", SETTING_CHOICE, "", "auto", .choices = up_transports,
 	  .help = "How KV travels between nodes; auto: shm on one machine.", AT(transport) },
-	{ "threads", SETTING_COUNT, "threads", "0", 0, 1024, .help = "Engine threads of each node; 0: one per CPU.",
+	{ "threads", SETTING_COUNT, "threads", "0", 0, 256, .help = "Engine threads of each node; 0: one per CPU.",
 	  AT(threads) },
 	{ "state-dir", SETTING_TEXT, "", "",
 	  .help = "Folder for logs, key and sockets; a temporary one that goes with the cluster when empty.",

@@ -80,7 +80,8 @@ static const struct setting rows[] = {
 	  AT(predicted_tokens) },
 	{ "heartbeat", SETTING_DURATION, "ms", "500ms", 1, 60000, .help = "Between two reports of a node.",
 	  AT(heartbeat_ns) },
-	{ "lease", SETTING_DURATION, "ms", "3s", 10, 600000,
+	/* Nodes look at the clock ten times a second, so a much shorter one would run out by itself. */
+	{ "lease", SETTING_DURATION, "ms", "3s", 500, 600000,
 	  .help = "A node that is silent for this long is taken out; its requests resume elsewhere.",
 	  AT(lease_ns) },
 	{ "resume-wait", SETTING_DURATION, "ms", "10s", 0, 3600000,

@@ -33,7 +33,7 @@ static const struct setting rows[] = {
 	  AT(state_dir) },
 	{ "engine", SETTING_CHOICE, "", "cpu", .choices = engines, .help = "What computes: cpu, sim (a cost model), cuda.",
 	  AT(engine) },
-	{ "threads", SETTING_COUNT, "threads", "0", 0, 1024, .help = "Engine threads; 0: one per CPU.", AT(threads) },
+	{ "threads", SETTING_COUNT, "threads", "0", 0, 256, .help = "Engine threads; 0: one per CPU.", AT(threads) },
 	{ "isa", SETTING_CHOICE, "", "auto", .choices = isas, .help = "Forces the CPU engine's instruction set.", AT(isa) },
 	{ "transport", SETTING_CHOICE, "", "auto", .choices = transports,
 	  .help = "How KV travels; auto: shm on the same machine, else tcp.", AT(transport) },

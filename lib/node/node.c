@@ -486,21 +486,35 @@ static int open_roles(struct node *node, const struct node_role_maker makers[], 
 	return 0;
 }
 
-static int node_open(struct node *node, const struct node_role_maker makers[], uint32_t maker_count)
+/* As conductors take it: names go into paths, metrics labels and log lines. */
+static int open_name(struct node *node)
 {
+	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:";
+	const char *given = node->config.node;
 	char host[48] = "node";
 	(void)gethostname(host, sizeof host - 1);
-	if (*node->config.node)
-		snprintf(node->name, sizeof node->name, "%s", node->config.node);
+	if (*given)
+		snprintf(node->name, sizeof node->name, "%s", given);
 	else
 		snprintf(node->name, sizeof node->name, "%s-%s", host, node->daemon);
 	log_init(node->name, (enum log_level)node->config.log_level);
+	if (strlen(given) < sizeof node->name && !node->name[strspn(node->name, allowed)])
+		return 0;
+	log_error("--node %s: give up to %zu letters, digits and - _ . :", *given ? given : node->name,
+		  sizeof node->name - 1);
+	return -EINVAL;
+}
+
+static int node_open(struct node *node, const struct node_role_maker makers[], uint32_t maker_count)
+{
+	int status = open_name(node);
 	node->state = NODE_STARTING;
 	node->incarnation = incarnation_now();
 	node->metrics = metrics_new();
 	list_init(&node->peers);
 
-	int status = open_key(node);
+	if (!status)
+		status = open_key(node);
 	if (!status)
 		status = open_model(node);
 	if (!status)

@@ -93,3 +93,17 @@ def test_prefill_node_named_as_its_own_decode_node(tmp_path):
         conductor.send("RELEASE", peer.ref(CONDUCTOR, 1, 1))
         conductor.receive("REPORT")
         assert process.poll() is None
+
+
+@pytest.mark.parametrize("command, says", [
+    (["decode-node/baton-decode-node", "--node", "a b"], "--node a b: give up to 63 letters"),
+    (["decode-node/baton-decode-node", "--node", "n" * 64], "--node nnn"),
+    (["decode-node/baton-decode-node", "--threads", "257"], "0 to 256"),
+    (["conductor/baton-conductor", "--lease", "100ms"], "500"),
+    (["cli/baton", "up", "--state-dir", "/proc/none"], "state folder /proc/none: No such file"),
+])
+def test_what_cannot_work_says_so(command, says):
+    """Each of these once started, or failed without a word why."""
+    done = subprocess.run([harness.BUILD / command[0], *command[1:], "--model", harness.TINY["f32"]],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30 * harness.SLOW)
+    assert done.returncode in (1, 2) and says in done.stderr, (done.returncode, done.stderr)
