@@ -9,6 +9,7 @@ Environment: BATON_BUILD, the build folder; BATON_TEST_MODEL, the demo model; BA
 waits (sanitizer builds).
 """
 import contextlib
+import ctypes
 import http.client
 import json
 import os
@@ -235,6 +236,11 @@ class Cluster:
         return self.process.returncode
 
 
+def _end_with_us():
+    """In the child: SIGTERM when the test process goes, however it goes."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
 def start(model=None, prefill=1, decode=1, both=0, transport="auto", engine="cpu", sets=(), extra=(),
           threads=1, timeout=120.0):
     """Starts a cluster and waits for its ready line. Who calls stops it."""
@@ -249,7 +255,7 @@ def start(model=None, prefill=1, decode=1, both=0, transport="auto", engine="cpu
         command += ["--set", one]
     process = subprocess.Popen(
         command + list(extra), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL, preexec_fn=_end_with_us,
     )
     cluster = Cluster(process, state_dir)
     timer = threading.Timer(timeout * SLOW, process.kill)
