@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -236,6 +237,21 @@ static void test_file_damage(void **state)
 	store_table_fini(&table);
 	store_close(store);
 	assert_int_equal(access(left, F_OK), -1);
+	/* No room on the way: the file stays as it was. */
+	struct rlimit old, small = { 8, RLIM_INFINITY };
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+	small.rlim_max = old.rlim_max;
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(store_file_open(path, &store), 0);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+	assert_int_equal(store_update(store, change_put, (void *)"{\"id\":\"y\"}"), -EFBIG);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+	assert_int_equal(store_read(store, &table), 0);
+	assert_int_equal(table.count, 2);
+	assert_null(store_table_find(&table, "y"));
+	store_table_fini(&table);
+	assert_int_equal(store_update(store, change_put, (void *)"{\"id\":\"y\"}"), 0);
+	store_close(store);
 	/* A folder that is not there. */
 	assert_int_equal(store_file_open("/nonexistent/x/keys", &store), 0);
 	assert_int_equal(store_update(store, change_put, (void *)"{\"id\":\"x\"}"), -ENOENT);
