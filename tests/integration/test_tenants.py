@@ -49,6 +49,12 @@ def cached(c, secret, **fields):
     return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
+def warm(c, secret, **fields):
+    """Cached tokens of a prompt that this tenant has asked before: the prefill node lets go of a prompt's blocks a
+    moment after the answer, so the first try may come too early."""
+    return harness.wait_until(lambda: cached(c, secret, **fields), what="a hit")
+
+
 def status(base_url, secret):
     return harness.request(base_url, "GET", "/v1/models", headers=bearer(secret)).status
 
@@ -78,15 +84,14 @@ def test_tenants_do_not_share(keys_file):
     assert not any(secret in text or secret.split("-")[3] in text for secret in (a, b, other))
     with with_file(keys_file, "conductor.metrics-tenants=1") as c:
         assert cached(c, a) == 0
-        hit = cached(c, a)
-        assert hit > 0
-        assert cached(c, b) == hit  # another key of the same tenant
+        hit = warm(c, a)
+        assert warm(c, b) == hit  # another key of the same tenant
         # The same prompt of another tenant, and then once more.
         assert cached(c, other) == 0
-        assert cached(c, other) == hit
+        assert warm(c, other) == hit
         # cache_salt narrows within the tenant, and reaches into no other.
         assert cached(c, a, cache_salt="s") == 0
-        assert cached(c, a, cache_salt="s") == hit
+        assert warm(c, a, cache_salt="s") == hit
         assert cached(c, other, cache_salt="s") == 0
         # Not even the other tenant's salt, were it known, opens anything.
         salts = set(re.findall(r'"tenant_salt": "([0-9a-f]{64})"', text))
@@ -237,11 +242,13 @@ def test_conductors_share_keys(redis):
     other, _ = add(redis.place, "o", "--tenant", "other")
     with with_redis(redis) as c, lone_conductor(*redis.place) as second:
         assert status(c.base_url, a) == status(second, a) == 200
-        assert cached(c, a) == 0 and cached(c, a) > 0 and cached(c, other) == 0
+        assert cached(c, a) == 0
+        assert warm(c, a) > 0
+        assert cached(c, other) == 0
         b, _ = add(redis.place, "b", "--tenant", "acme")
         changes_to(c.base_url, b, 200)
         changes_to(second, b, 200)
-        assert cached(c, b) > 0
+        assert warm(c, b) > 0
         keys("revoke", a_id, *redis.place)
         changes_to(c.base_url, a, 401)
         changes_to(second, a, 401)
