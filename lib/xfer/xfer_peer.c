@@ -112,29 +112,28 @@ static bool wants_connection(const struct xfer_peer *peer)
 	return peer->conn_count < conns_max;
 }
 
-static void end_if_done(struct xfer_peer *peer)
+/* Return: true when the peer has ended; it is the loop's to free, perhaps already freed. */
+static bool end_if_done(struct xfer_peer *peer)
 {
 	if (!peer->ending || !list_empty(&peer->queue))
-		return;
+		return false;
 	list_for_each(link, &peer->conns) {
 		const struct xfer__conn *conn = list_entry(link, struct xfer__conn, peer_link);
 		if (conn->out && conn->out->in_flight_count)
-			return;
+			return false;
 	}
 	list_for_each_safe(link, after, &peer->conns)
 		xfer__conn_close(list_entry(link, struct xfer__conn, peer_link), 0);
 	list_remove(&peer->link);
 	list_remove(&peer->pump_link);
 	xfer__post(peer->xfer, &(struct xfer_event){ 0 }, FREES_PEER, peer);
+	return true;
 }
 
 void xfer__peer_pump(struct xfer_peer *peer, uint64_t now_ns)
 {
-	if (peer->ending) {
-		end_if_done(peer);
-		if (list_empty(&peer->queue))
-			return;
-	}
+	if (peer->ending && end_if_done(peer))
+		return;
 	if (list_empty(&peer->queue))
 		return;
 	list_for_each(link, &peer->conns) {
