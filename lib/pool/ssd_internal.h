@@ -102,6 +102,11 @@ extern const struct ssd__engine ssd__uring, ssd__threads;
 /* The engine: one transfer of @io ended with @count bytes or -errno. */
 void ssd__io_step(struct ssd *ssd, struct ssd__io *io, int64_t count);
 void ssd__io_start(struct ssd *ssd, struct ssd__io *io);
+/* Where the next bytes go or come from; NULL for a fallocate, which moves none. */
+static inline uint8_t *ssd__io_step_at(const struct ssd__io *io)
+{
+	return io->buffer ? (uint8_t *)io->buffer + io->done : NULL;
+}
 static inline uint64_t ssd__io_step_bytes(const struct ssd__io *io)
 {
 	uint64_t left = io->bytes - io->done;

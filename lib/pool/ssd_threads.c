@@ -13,7 +13,7 @@
 /* The count or -errno of one transfer. */
 static int64_t transfer(const struct ssd__io *io)
 {
-	uint8_t *at = (uint8_t *)io->buffer + io->done;
+	uint8_t *at = ssd__io_step_at(io);
 	size_t bytes = ssd__io_step_bytes(io);
 	off_t offset = (off_t)(io->offset + io->done);
 	ssize_t count = -1;

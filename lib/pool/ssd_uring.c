@@ -143,12 +143,11 @@ static void uring_submit(struct ssd *ssd, struct ssd__io *io)
 {
 	struct uring *uring = ssd->ring;
 	struct io_uring_sqe *sqe = sqe_get(uring);
-	bool moves = io->kind != IO_FALLOCATE; /* which has no buffer */
-	uint8_t *at = moves ? (uint8_t *)io->buffer + io->done : NULL;
+	uint8_t *at = ssd__io_step_at(io);
 	uint64_t bytes = ssd__io_step_bytes(io), offset = io->offset + io->done;
 	bool registered = io->segment < uring->files_registered;
 	int fd = registered ? (int)io->segment : io->fd;
-	int buffer = moves ? buffer_index(ssd, uring, at, bytes) : -1;
+	int buffer = at ? buffer_index(ssd, uring, at, bytes) : -1;
 
 	switch (io->kind) {
 	case IO_READ:
