@@ -164,9 +164,7 @@ int node__batch_open(struct node *node)
 {
 	const struct node_config *config = &node->config;
 	static const enum engine_kind kinds[] = { ENGINE_CPU, ENGINE_SIM, ENGINE_CUDA };
-	uint32_t rows_max = (uint32_t)(config->max_num_seqs + config->max_num_batched_tokens);
-	/* Decode gives a row per sequence; a prefill batch at least a token per row. */
-	rows_max = MIN(rows_max, (uint32_t)config->max_num_batched_tokens);
+	uint32_t rows_max = (uint32_t)config->max_num_batched_tokens; /* a row has at least a token */
 
 	if (node_batch_init(&node->batch, rows_max, (uint32_t)config->max_num_batched_tokens) < 0)
 		return -ENOMEM;

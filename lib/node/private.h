@@ -52,7 +52,6 @@ struct peer_link {
 	struct wire_conn *conn;
 	uint64_t incarnation; /* the other's */
 	char name[NODE_NAME_BYTES];
-	struct xfer_peer *xfer; /* outgoing */
 	struct buf waiting;     /* frames for before it is introduced: type, length, body */
 	uint64_t used_ns;
 };
